@@ -28,7 +28,7 @@ check: $(INSTALLED)  ## lint and the tests that take a minute: no network, no br
 
 CHECKED := tests/ntloss/numbers tests/ntloss/criteria tests/ntloss/test_splitting.py tests/ntloss/test_losses.py \
 	tests/ntloss/test_options.py tests/ntloss/test_number_weights.py tests/ntloss/engine/test_targets.py \
-	tests/ntloss/reading/test_fixed_width.py tests/ntloss/reading/test_scores.py tests/ntloss/writing \
+	tests/ntloss/reading/test_fixed_width.py tests/ntloss/reading/test_scores.py tests/ntloss/test_writing.py \
 	tests/ntloss/regression/test_tables.py tests/ntloss/regression/test_questions.py tests/ntl/data tests/ntl/encodings \
 	tests/ntl/metrics tests/ntl/report src
 check-tests: $(INSTALLED)

@@ -22,8 +22,8 @@ from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warm
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.questions import Questions
-from ntloss.regression.report import best_epoch
-from ntloss.writing.writer import LONGEST
+from ntloss.regression.training import best_epoch
+from ntloss.writing import LONGEST
 
 BATCH = 16  # of a fine-tuned encoder
 

@@ -14,7 +14,7 @@ pytest.importorskip("hydra")
 from ntl.commands import compare
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import read_runs
-from ntl.settings import criteria
+from ntl.settings import compose_config
 from ntloss.criteria import CRITERIA, fact
 
 ROOT = Path(__file__).parents[1]
@@ -23,10 +23,11 @@ SWEEPS = [path for path in FILES if "\ndefaults:" in f"\n{path.read_text('utf-8'
 LOSSES = {"ce", *CRITERIA}
 
 
-def test_the_losses_of_the_lab_are_the_criteria_with_their_facts():
-    facts = {name: fact(each, "replaces") for name, each in CRITERIA.items()}
-    assert facts.pop("hl_gauss")  # whose width has a default in the lab: conf/loss/hl_gauss.yaml
-    assert criteria() == facts
+@pytest.mark.parametrize("name", CRITERIA)
+def test_each_criterion_is_a_loss_of_the_lab_that_replaces_cross_entropy_where_the_criterion_does(name):
+    loss = compose_config([f"loss={name}"], "compare").loss
+    assert (loss.criterion, loss.mode == "replace") == (name, bool(fact(CRITERIA[name], "replaces")))
+    assert loss.weight == (1.0 if loss.mode == "replace" or name == "del_loss" else 0.3)
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -58,7 +59,7 @@ def study(monkeypatch):
     return lambda name: importlib.import_module(f"studies.{name}")
 
 
-def made_run(seed, arm="ce", median=10.0, steps=74, rate=1e-4):
+def made_run(seed, arm="ce", median=10.0):
     """A run whose interval is its median ± 1; half of the test answers are the validation rows' 10."""
     truths = {"validation": [10.0] * 19, "test": [10.0] * 10 + [16.0] * 10}
     row = [median] * 20 + [median - 1, median, median + 1]
@@ -66,8 +67,8 @@ def made_run(seed, arm="ce", median=10.0, steps=74, rate=1e-4):
         part: {"answers": [median + seed] * len(of_part), "quantiles": [row] * len(of_part)}
         for part, of_part in truths.items()
     }
-    which = {"table": "sentiment", "arm": arm, "seed": seed, "steps": steps, "rate": rate}
-    return {**which, "truths": truths, "read": [{"step": steps, **read}]}
+    which = {"table": "sentiment", "arm": arm, "seed": seed, "steps": 74, "rate": 3e-4}
+    return {**which, "truths": truths, "read": [{"step": 74, **read}]}
 
 
 def test_validation_rows_calibrate_intervals(study):
@@ -93,19 +94,3 @@ def test_packs_grow_keep_what_the_outputs_lack_and_are_compared(study, tmp_path)
     medians = found[found["of"] == "hl_gauss, median"]
     assert medians["seeds"].tolist() == [3]
     assert medians["percent"].tolist() == [approx(100 * (3 - 7) / 7, scale=100)]
-
-
-def test_the_second_tuning_seed_tries_the_best_of_the_first_and_the_lowest_mean_is_chosen(study):
-    results = study("schedules.results")
-    tried = [(steps, rate) for steps in results.STEPS for rate in results.TRIED]
-    errors = dict(zip(tried, range(12), strict=True))
-    runs = [made_run(12, "ce", 10.0 + error, *setting) for setting, error in errors.items()]
-    which = ("sentiment", "ce")
-    assert results.best_settings(runs[:-1]) == {}
-    assert results.best_settings(runs)[which] == tried[:3]
-    assert results.chosen_settings(runs) == {}
-    runs += [
-        made_run(13, "ce", 20.0 - 5 * errors[setting], *setting)
-        for setting in results.best_settings(runs)[which]
-    ]
-    assert results.chosen_settings(runs)[which] == [tried[2]]

@@ -14,7 +14,7 @@ A run, from the command to its results:
         run.prepare                       checks everything before the first step:
             models.build                        the model with its tokenizer
             trainer.EncodedRows, LabTrainer     the rows as token ids, and transformers' Trainer
-            run.add_loss                        `ntloss.trainers.make_number_aware`
+            losses.add_loss                     `ntloss.trainers.make_number_aware`
         run.train                         transformers' training loop
         run.answer_tests                  `evaluate.score_answers` of the validation and test sets
         evaluate.write_results            metrics.json and predictions.jsonl

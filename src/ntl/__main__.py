@@ -49,7 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"ntl {command}" if command in COMMANDS else "ntl"
     find_own_code(os.getcwd())
     try:
-        code = _run(command, rest)
+        if command in HELP_OPTIONS:
+            print(USAGE)
+            code = 0
+        elif command == "--version":
+            print(f"ntl {version('ntloss')}")
+            code = 0
+        elif command not in COMMANDS:
+            raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
+        else:
+            module, function = COMMANDS[command]
+            try:
+                run = getattr(import_module(module), function)
+            except ModuleNotFoundError as error:
+                missing = (error.name or "ntl").partition(".")[0]
+                if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
+                    raise
+                raise UserError(
+                    f"{missing} is not installed; the lab needs it, though the library does not. In this "
+                    "repository, run: make install."
+                ) from None
+            code = run(rest)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -63,30 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141  # the shell's exit code for SIGPIPE
     if os.environ.get("RANK", "0") == "0":  # under torchrun every process raises the same error
         print(f"{name}: {message.rstrip()}", file=sys.stderr)
-    return code
-
-
-def _run(command: str, arguments: Sequence[str]) -> int:
-    if command in HELP_OPTIONS:
-        print(USAGE)
-        return 0
-    if command == "--version":
-        print(f"ntl {version('ntloss')}")
-        return 0
-    if command not in COMMANDS:
-        raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
-    module, function = COMMANDS[command]
-    try:
-        run = getattr(import_module(module), function)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "ntl").partition(".")[0]
-        if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
-            raise
-        raise UserError(
-            f"{missing} is not installed; the lab needs it, though the library does not. In this repository, "
-            "run: make install."
-        ) from None
-    code: int = run(arguments)
     return code
 
 

@@ -29,8 +29,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key
-from ntl.evaluate import Metrics, read_results
-from ntl.layout import HYDRA, JOBS, RESULTS
+from ntl.evaluate import first_place
+from ntl.layout import HYDRA, JOBS
 from ntl.own import find_own_code
 from ntl.run import run
 from ntl.settings import TOP, changes, find_primary, read_config, unread_keys
@@ -132,7 +132,13 @@ def task(composed: DictConfig) -> float:
         if job is not None:
             _print_into_the_log_alone()
             job.write("it is not finished")
-        metrics, is_new = _start(composed, folder, job)
+        config = read_config(composed, settings.runtime.choices.get("loss"))
+        training = config.training_args
+        training.disable_tqdm = job is not None or training.disable_tqdm
+        config.sweep, config.job = (time.time(), 0) if job is None else job.place
+        # Hydra's folder of a single evaluation is that of the evaluation itself; see `settings.run_folder`.
+        target = folder if training.do_only_eval and job is None else folder / config.evaluation.name
+        metrics, is_new = run(config, folder, target, lambda: _write_configuration(composed, folder / HYDRA))
     except Exception as error:
         if job is not None:
             log.exception("failed")
@@ -152,29 +158,6 @@ def task(composed: DictConfig) -> float:
     return math.inf if value is None else value
 
 
-def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[str, Metrics], bool]:
-    """Read the settings of a run, and do what is left of it, see `ntl.run.run`.
-
-    Args:
-        composed: The settings.
-        folder: The folder that Hydra chose.
-        job: The run's place in its sweep; None for a single run.
-    """
-    settings: Any = HydraConfig.get()
-    _check_keys(composed, settings)
-    config = read_config(composed, settings.runtime.choices.get("loss"))
-    training = config.training_args
-    training.disable_tqdm = job is not None or training.disable_tqdm
-    if job is not None:
-        config.sweep, config.job = job.place
-    else:
-        # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
-        model = Path(str(config.model_args.model_name_or_path)).expanduser()
-        config.sweep, config.job = first_place(model if training.do_only_eval else folder, (time.time(), 0))
-    target = folder if training.do_only_eval and job is None else folder / config.evaluation.name
-    return run(config, folder, target, lambda: _write_configuration(composed, folder / HYDRA))
-
-
 class Job:
     """A run of a sweep, and what became of it: a file beside the runs, for the report of the sweep.
 
@@ -192,26 +175,13 @@ class Job:
         self.file = folder.parent / JOBS / f"{folder.name}.json"
         self.latest = sweep
         before = json.loads(self.file.read_text("utf-8")) if self.file.is_file() else {}
-        known = (before["sweep"], before["job"]) if "sweep" in before else (sweep, number)
-        self.place = first_place(folder, known)
+        self.place = first_place(folder, (before.get("sweep", sweep), before.get("job", number)))
 
     def write(self, reason: str | None, is_refused: bool = False) -> None:
         """Write why there are no results of the run, None if there are, and whether it was refused."""
         sweep, job = self.place
         content = {"sweep": sweep, "job": job, "latest": self.latest}
         write_atomically(self.file, json.dumps({**content, "reason": reason, "refused": is_refused}))
-
-
-def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
-    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
-    places = [default]
-    for path in run.glob(f"*/{RESULTS}"):
-        try:
-            found = read_results(path.parent) or {}
-        except UserError:
-            continue  # somebody else's
-        places += [(found["sweep"], found["job"])] if "sweep" in found else []
-    return min(places)
 
 
 def failed_runs(folder: Path, sweep: float) -> tuple[dict[Path, str], bool]:
@@ -229,18 +199,6 @@ def failed_runs(folder: Path, sweep: float) -> tuple[dict[Path, str], bool]:
             found[folder / path.stem] = job["reason"]
             continues = continues or not job["refused"]
     return found, continues
-
-
-def _check_keys(composed: DictConfig, settings: DictConfig) -> None:
-    """Raise a UserError for a key at the top of a configuration that neither a run nor another key reads.
-
-    Args:
-        composed: The configuration without Hydra's settings.
-        settings: These.
-    """
-    text = OmegaConf.to_yaml(composed) + OmegaConf.to_yaml(settings)
-    for key in unread_keys(map(str, composed), text):
-        raise unknown_key("", key, TOP)
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
@@ -263,23 +221,42 @@ class ReportCallback(Callback):
     """Checks what a sweep's report will test before the first run, and writes the report after the last."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the folder, before Hydra writes into it."""
-        _check_folder(config.hydra.run, config)
+        """Check the keys and the folder, before Hydra writes into it: exit, with a UserError as the cause."""
+        settings = config.hydra.sweep if config.hydra.mode == RunMode.MULTIRUN else config.hydra.run
+        try:
+            folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
+        except OmegaConfBaseException:
+            return  # Hydra will explain it
+        try:
+            for key in unread_keys([str(key) for key in config], OmegaConf.to_yaml(config)):
+                raise unknown_key("", key, TOP)
+            if given == "":  # a variable of the shell that is not set
+                raise UserError(
+                    "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise SystemExit(2) from UserError(
+                f"{folder} cannot be written ({error.strerror}); expected a folder that can be written to. "
+                "Pass another training_args.output_dir."
+            )
+        except UserError as error:
+            raise SystemExit(2) from error
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the folder, the contrasts and their margin."""
+        """Check the contrasts and their margin, too."""
         from ntl.report.contrasts import check_margin, read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
-            without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-            _check_keys(without_hydra, config.hydra)
             read_contrasts(contrasts)
             check_margin(config.margin)
             unnamed = _check_swept(config.hydra)
         except UserError as error:
             raise SystemExit(2) from error
-        _check_folder(config.hydra.sweep, config)
+        self.on_run_start(config)
         folder = config.hydra.sweep.dir
         Path(folder, JOBS).mkdir(exist_ok=True)
         self.sweep = time.time()
@@ -311,32 +288,6 @@ class ReportCallback(Callback):
             print(CONTINUES, file=sys.stderr)
         if failed or not is_reported:
             raise SystemExit(1)
-
-
-def _check_folder(settings: DictConfig, config: DictConfig) -> None:
-    """Exit, with a UserError as the cause, if no folder is given, or it cannot be written to.
-
-    Args:
-        settings: Hydra's settings of a run or a sweep, whose `dir` is the folder.
-        config: All settings.
-    """
-    try:
-        folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
-    except OmegaConfBaseException:
-        return  # Hydra will explain it
-    if given == "":  # a variable of the shell that is not set
-        raise SystemExit(2) from UserError(
-            "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        raise SystemExit(2) from UserError(
-            f"{folder} cannot be written ({error.strerror}); expected a folder that can be written to. Pass "
-            "another training_args.output_dir."
-        )
 
 
 def _print_choices(command: str, overrides: Sequence[str]) -> bool:

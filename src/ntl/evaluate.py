@@ -101,8 +101,9 @@ def score_answers(
     answered = {i: one for share, _ in shares for i, one in share.items()}
     result = _result(examples, [answered[i] for i in range(len(examples))], data, evaluation)
     form = getattr(built, "answer_format", None)
-    if form is not None and form.form is not None:
-        result.metrics["outside_format"] = sum(not form.fits(example.answer) for example in examples)
+    if form is not None:
+        written = [form.write(example.answer) for example in examples]
+        result.metrics["outside_format"] = written.count(None)
     if _ill_formed(built) is not None:
         result.metrics["ill_formed"] = sum(count for _, count in shares)
     return result
@@ -153,6 +154,18 @@ def read_results(folder: Path) -> dict[str, Any] | None:
             f"{folder / RESULTS} cannot be read ({error}). Delete it to evaluate again."
         ) from None
     return content if isinstance(content, dict) and "identity" in content else None
+
+
+def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
+    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
+    places = [default]
+    for path in run.glob(f"*/{RESULTS}"):
+        try:
+            found = read_results(path.parent) or {}
+        except UserError:
+            continue  # somebody else's
+        places += [(found["sweep"], found["job"])] if "sweep" in found else []
+    return min(places)
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:

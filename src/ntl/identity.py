@@ -15,7 +15,9 @@ it finished, a report, a contrast. It consists of two flat dictionaries:
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from ntl.data import TaskData
 
+log = logging.getLogger(__name__)
 Identity = Mapping[str, Any]
 """The settings and digests of a model or of an evaluation, by key."""
 DATA, ROWS, CODE = "data", "rows", "code"
@@ -187,42 +190,35 @@ def learned_rows(model: str | Path | None) -> np.ndarray:
     return found
 
 
-def leave_out_learned(data: TaskData, model: str | Path | None, is_own: bool) -> tuple[TaskData, list[str]]:
-    """Leave out the rows that a model has learned, see `learned_rows`.
+def leave_out_learned(data: TaskData, known: np.ndarray, is_own: bool) -> TaskData:
+    """Leave out the rows that a model has learned, and log how many.
 
     Args:
         data: The data of an evaluation.
-        model: Folder of the model, or None.
+        known: What `learned_rows` returns.
         is_own: Whether the model is, or will be, trained on these data. Then only those rows are left out
             that are not among the data's own training rows.
-
-    Returns:
-        The data, and a sentence for each set from which rows were left out.
 
     Raises:
         UserError: None is left.
     """
-    from dataclasses import replace
-
     import numpy as np
 
-    known = learned_rows(model)
-    if is_own and len(known):
+    if is_own:
         known = np.setdiff1d(known, hash_rows(data.train))
     if not len(known):
-        return data, []
-    parts, said = {}, []
+        return data
+    parts = {}
     for name, examples in data.parts.items():
         is_known = np.isin(hash_rows(examples), known).max(axis=1, initial=False)
-        parts[name] = examples
         if is_known.all():
-            raise UserError(f"{model} has learned every row of the {name} set; expected others.")
+            raise UserError(f"the model has learned every row of the {name} set; expected others.")
+        pairs = zip(examples, is_known, strict=True)
+        parts[name] = [example for example, is_learned in pairs if not is_learned]
         if is_known.any():
-            pairs = zip(examples, is_known, strict=True)
-            parts[name] = kept = [example for example, is_learned in pairs if not is_learned]
-            said.append(
-                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} rows, which {model} has "
-                f"learned; {len(kept):,} are left"
+            log.warning(
+                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} rows, which the model has "
+                f"learned; {len(parts[name]):,} are left"
             )
     validation = parts.pop("validation")
-    return replace(data, validation=validation, tests=parts), said
+    return replace(data, validation=validation, tests=parts)

@@ -5,17 +5,45 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
 from ntl.own import is_own, load_own
-from ntl.settings import LossSettings, ModelArgs
+from ntl.settings import AUTO, Config, LossSettings, Mode, ModelArgs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ntloss import NTLCrossEntropyLoss, PreparedLabels
     from ntloss.criteria import Criterion
+
+
+def add_loss(trainer: Any, config: Config) -> None:
+    """Make the trainer of a language model number-aware; other models return their own loss."""
+    from ntloss import NTLCrossEntropyLoss
+    from ntloss.trainers import make_number_aware
+
+    built, loss = trainer.built, config.loss
+    vocabulary = getattr(built, "vocabulary", None)
+    if vocabulary is None:
+        built.model.label_smoothing = loss.label_smoothing
+        return
+    if loss.options.get("sigma") == AUTO:
+        loss = replace(
+            loss, options={**loss.options, "sigma": tuple(built.model.config.ntl["trained"]["sigma"])}
+        )
+    try:
+        handle = make_number_aware(trainer, vocabulary=vocabulary, **library_options(loss, config.model_args))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the loss cannot be used with this model: {error}") from error
+    if loss.normalize_by == "numbers":
+        trainer.of_numbers = handle
+    if loss.criterion is None:  # NTL-WAS is reported, to compare with runs that minimize it
+        zero = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
+        options = library_options(zero, config.model_args)
+        evaluated = NTLCrossEntropyLoss(vocabulary, **options)
+        trainer.evaluated_by = handle, evaluated
 
 
 def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:

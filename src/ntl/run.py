@@ -12,7 +12,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,7 @@ from ntl.evaluate import (
     Metrics,
     Result,
     check_readings,
+    first_place,
     read_results,
     reference_metrics,
     score_answers,
@@ -40,15 +42,17 @@ from ntl.identity import (
     leave_out_learned,
 )
 from ntl.layout import CHECKPOINT, HYDRA, LEARNED_ROWS, LOG, PREDICTIONS, RESULTS, STATE
-from ntl.losses import choose_widths, library_options
+from ntl.losses import add_loss, choose_widths
 from ntl.settings import (
     AUTO,
+    HEAD,
     PUBLISHED,
     Config,
     Evaluation,
-    Mode,
+    LossSettings,
     ModelArgs,
-    read_config,
+    Weights,
+    check,
     read_trained,
 )
 
@@ -63,6 +67,7 @@ WRITTEN = (
     "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*", LEARNED_ROWS,
 )  # fmt: skip
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
+OF_EVALUATION = ("dataset_args", "evaluation")  # groups whose settings are those of an evaluation
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
@@ -102,11 +107,12 @@ def run(
     learned, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, learned)
     start: str | Path | None = config.model_args.model_name_or_path
-    is_own = True
+    settings, is_own = config.plain(), True
     if trained is not None:
         before = read_trained(trained)
         if before is not None:
             learned, config = before["identity"], as_trained(config, trained, before)
+            settings = {**before["settings"], **{key: settings[key] for key in OF_EVALUATION}}
         identity = {"model": learned, "answers": answers}
         if (done := find_evaluation(config, identity, trained, target)) is not None:
             log.info(f"{folder} is finished already")
@@ -114,9 +120,9 @@ def run(
         if before is not None:
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
         start, is_own = trained, before is not None and learned[ROWS] == data.digest
-    data, left_out = leave_out_learned(data, start, is_own)
-    for line in left_out:
-        log.warning(line)
+    known = learned_rows(start)
+    if len(known):
+        data = leave_out_learned(data, known, is_own)
     trainer, asked = prepare(config, arguments, data, None if trained is not None else learned)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
@@ -124,7 +130,7 @@ def run(
         on_start()
     if trained is None:
         new = hash_rows(data.train if arguments.max_steps else [])
-        trainer.learned = np.union1d(new, learned_rows(start)).astype(np.uint64)
+        trainer.learned = np.union1d(new, known).astype(np.uint64)
         if arguments.should_save:
             if config.training_args.overwrite_output_dir:
                 clear(folder)
@@ -137,7 +143,10 @@ def run(
     results = answer_tests(trainer, asked, config.evaluation)
     if arguments.should_save:
         description = describe_run(config, trainer, asked)
-        description["model"] = os.path.relpath(folder if trained is None else trained, target)
+        model = folder if trained is None else trained
+        sweep, job = first_place(model, (config.sweep, config.job))
+        description |= {"sweep": sweep, "job": job, "seed": settings["training_args"]["seed"]}
+        description |= {"model": os.path.relpath(model, target), "settings": settings}
         description["identity"] = {"model": learned, "answers": answers}
         write_results(target, description, results)
     log.info(f"Metrics and predictions are in {target}")
@@ -172,15 +181,27 @@ def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | 
                 f"{path} holds a model that the lab has not trained, and that a run would replace. Pass "
                 "another training_args.output_dir."
             )
-    replaces = config.training_args.overwrite_output_dir
-    if not replaces:
-        check_siblings(learned, folder)
-    if not replaces and (folder / STATE).is_file() and not check_same(learned, folder):
+    resume, replaces = config.training_args.resume_from_checkpoint, config.training_args.overwrite_output_dir
+    if resume and replaces:
+        raise UserError(
+            f"training_args.resume_from_checkpoint={resume} is given together with "
+            "training_args.overwrite_output_dir=true, which removes checkpoints. Omit one of the two."
+        )
+    if replaces:
+        return None, None
+    check_siblings(learned, folder)
+    is_trained = (folder / STATE).is_file()
+    if is_trained and not check_same(learned, folder):
         return folder, None
-    checkpoint = find_checkpoint(config, folder)
+    if resume and not Path(resume, STATE).is_file():
+        raise UserError(f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint.")
+    # The state is written last: a checkpoint without it is not complete.
+    complete = [path.parent for path in folder.glob(f"{CHECKPOINT}*/{STATE}") if path.stat().st_size]
+    latest = max(complete, key=lambda path: int(path.name.removeprefix(CHECKPOINT)), default=None)
+    checkpoint = Path(resume) if resume else latest
     if checkpoint is not None:
         check_same(learned, checkpoint)
-    elif not replaces and (folder / STATE).is_file():
+    elif is_trained:
         raise UserError(
             f"{folder} holds a model that was trained for fewer steps, without a checkpoint to continue "
             "from. Pass training_args.overwrite_output_dir=true to train it again."
@@ -239,16 +260,16 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
         trained["identity"] = dict(learned)
         if config.loss.options.get("sigma") == AUTO and built.number_ids:
-            trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
+            trained["sigma"] = choose_widths(built.write([e.answer for e in data.train]))
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
     rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
     if shots := config.dataset_args.shots:
-        data = add_shots(data, shots, built.answer_format.write)
+        data = add_shots(data, shots, built.write)
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
-    if config.model_args.head == "regression":
+    if config.model_args.number_encoding == HEAD:
         evaluation = replace(evaluation, read=[])
     elif config.model_args.encoding == "xval":
         kind = XvalTrainer
@@ -301,6 +322,8 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
     if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
         if (frozen := trainer.built.frozen) is not None:
             trainer.train_dataset.keep_states(frozen)
+        before = 0.0 if checkpoint is None else seconds_of(state["log_history"])
+        trainer.started = time.perf_counter() - before
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     elif checkpoint is not None:  # killed after its last step; transformers would train one step more
         from transformers import TrainerState
@@ -317,62 +340,6 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
     trainer.save_state()  # last: it says that training has ended
 
 
-def add_loss(trainer: Any, config: Config) -> None:
-    """Make the trainer of a language model number-aware; other models return their own loss."""
-    from ntloss import NTLCrossEntropyLoss
-    from ntloss.trainers import make_number_aware
-
-    built, loss = trainer.built, config.loss
-    vocabulary = getattr(built, "vocabulary", None)
-    if vocabulary is None:
-        built.model.label_smoothing = loss.label_smoothing
-        return
-    if loss.options.get("sigma") == AUTO:
-        loss = replace(
-            loss, options={**loss.options, "sigma": tuple(built.model.config.ntl["trained"]["sigma"])}
-        )
-    try:
-        handle = make_number_aware(trainer, vocabulary=vocabulary, **library_options(loss, config.model_args))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"the loss cannot be used with this model: {error}") from error
-    if loss.normalize_by == "numbers":
-        trainer.of_numbers = handle
-    if loss.criterion is None:  # NTL-WAS is reported, to compare with runs that minimize it
-        zero = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
-        options = library_options(zero, config.model_args)
-        evaluated = NTLCrossEntropyLoss(vocabulary, **options)
-        trainer.evaluated_by = handle, evaluated
-
-
-def find_checkpoint(config: Config, folder: Path) -> Path | None:
-    """Return the checkpoint that is asked for or, unless the run is replaced, the latest complete one."""
-    resume = config.training_args.resume_from_checkpoint
-    if resume and config.training_args.overwrite_output_dir:
-        raise UserError(
-            f"training_args.resume_from_checkpoint={resume} is given together with "
-            "training_args.overwrite_output_dir=true, which removes checkpoints. Omit one of the two."
-        )
-    if isinstance(resume, str):
-        if not (Path(resume) / STATE).is_file():
-            raise UserError(
-                f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint."
-            )
-        return Path(resume)
-    complete = {}
-    anew = config.training_args.overwrite_output_dir or resume is False
-    for path in () if anew else folder.glob(f"{CHECKPOINT}*/{STATE}"):
-        try:
-            complete[int(json.loads(path.read_text(encoding="utf-8"))["global_step"])] = path.parent
-        except (OSError, ValueError, LookupError, TypeError):
-            continue  # training was killed while this file was written
-    if resume is True and not complete:
-        raise UserError(
-            f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint. Correct "
-            "training_args.output_dir, or omit the key to train from the start."
-        )
-    return complete[max(complete)] if complete else None
-
-
 def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) -> Config:
     """Return how to evaluate a model of the lab: as it was trained, with its own loss.
 
@@ -382,16 +349,13 @@ def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) 
         found: What `read_trained` returns of it.
     """
     given = found["settings"]
-    asked = config.plain()
     own = {**given["model_args"], "model_name_or_path": str(folder_of_model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
     own |= {key: getattr(ModelArgs(), key) for key in PUBLISHED}  # `loss` says it, too
-    groups = {**given, "model_args": own, "weights": {}}
-    groups |= {name: asked[name] for name in ("dataset_args", "evaluation")}
-    trained = read_config(groups, config.choice)
-    trained.training_args, trained.job, trained.sweep = config.training_args, config.job, config.sweep
-    trained.trained_with = {**given, **{name: asked[name] for name in ("dataset_args", "evaluation")}}
-    trained.known_as = found["label"], found["name"]
+    model, loss = ModelArgs(**own), LossSettings(**given["loss"])
+    names = {key: found[key] for key in ("label", "name")}
+    trained = replace(config, model_args=model, loss=loss, weights=Weights(), **names)
+    check(trained)
     return trained
 
 
@@ -400,25 +364,22 @@ def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]
     from ntl.data import fingerprint
 
     state = trainer.state
-    # Of all processes together that have trained it, see `ntl.trainer.Clock`.
-    clock = (state.stateful_callbacks or {}).get("Clock", {"attributes": {"seconds": 0.0}})
-    ended = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
-    settings = config.trained_with or config.plain()
     return {
         "label": config.label,
         "name": config.name,
         "dataset": config.dataset_args.title,
-        "seed": settings["training_args"]["seed"],
-        "sweep": config.sweep,
-        "job": config.job,
         "steps": state.global_step,
         "best_step": state.best_global_step if trainer.args.load_best_model_at_end else None,
-        "seconds": round(float(max([*ended, clock["attributes"]["seconds"]])), 1),
+        "seconds": round(seconds_of(state.log_history), 1),
         "parameters": sum(p.numel() for p in trainer.built.model.parameters()),
         "versions": {package: version(package) for package in ("ntloss", *PACKAGES)},
-        "settings": settings,
         "fingerprints": {name: fingerprint(examples) for name, examples in data.parts.items()},
     }
+
+
+def seconds_of(log_history: Iterable[Mapping[str, Any]]) -> float:
+    """Return the seconds of training, in all processes that continued a run; see `LabTrainer.log`."""
+    return float(max((entry.get("seconds", 0.0) for entry in log_history), default=0.0))
 
 
 def clear(folder: Path) -> None:

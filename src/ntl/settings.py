@@ -11,8 +11,8 @@ import ast
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 from importlib.resources import files
@@ -22,10 +22,10 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from ntl.data import DATASETS, Data
-from ntl.declare import Changes, Settings, read_settings, setting
+from ntl.data.task import Changes, Settings, setting
 from ntl.errors import UserError, unknown_key
 from ntl.own import is_own
 
@@ -40,6 +40,7 @@ NormalizeBy = StrEnum("NormalizeBy", "numbers items")
 Reading = StrEnum("Reading", "greedy median mean")
 Number = int | float  # a whole number stays as it was given
 
+HEAD = "none_regression_head"  # value of model_args.number_encoding: one number instead of text
 AUTO = "auto"  # value of loss.options.sigma that leaves the width to the training answers
 OF_MODEL = "from_model_args"  # value of loss.criterion that leaves the loss to model_args
 # Keys of `model_args` by which the paper's commands choose a loss.
@@ -131,13 +132,8 @@ class ModelArgs(Settings):
     @property
     def encoding(self) -> str:
         """How texts become tokens: `digits`, `auto`, or `number_encoding`, see `ntl.encodings`."""
-        plain = self.number_encoding in ("none", "none_regression_head")
+        plain = self.number_encoding in ("none", HEAD)
         return str(self.tokenizer_type) if plain else self.number_encoding
-
-    @property
-    def head(self) -> str:
-        """What the model answers with: `language`, or `regression` for one number instead of text."""
-        return "regression" if self.number_encoding == "none_regression_head" else "language"
 
 
 @dataclass
@@ -176,7 +172,7 @@ class TrainingArgs(Settings):
         "of a sweep, the folder of its runs, and null is outputs/<dataset>/<trial>/sweep",
         "nothing",
     )
-    resume_from_checkpoint: bool | str | None = setting(
+    resume_from_checkpoint: str | None = setting(
         None, "a checkpoint's folder; null: the latest in output_dir", "nothing"
     )
     seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data", least=0)
@@ -231,17 +227,6 @@ class LossSettings(Settings):
         0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
     )
 
-    @property
-    def title(self) -> str:
-        """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
-        from ntloss.criteria import CRITERIA, fact  # slow: torch
-
-        if self.criterion == SMOOTHED:
-            return "Gaussian smoothing + smoothed NTL-WAS"
-        if self.criterion not in CRITERIA:
-            return self.criterion or ""
-        return str(fact(CRITERIA[self.criterion], "title"))
-
 
 @dataclass
 class Evaluation(Settings):
@@ -287,7 +272,7 @@ class Evaluation(Settings):
         return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
 
 
-ENCODINGS = ("none", "none_regression_head", "rt", "xval")  # besides the user's own
+ENCODINGS = ("none", HEAD, "rt", "xval")  # besides the user's own
 LONGEST = 180  # characters of a run's folder before the digest
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
@@ -309,11 +294,10 @@ class Config:
 
     Args:
         dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
+        label: The run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `SmolLM2`.
+        name: The name by which a contrast refers to the run: its loss, such as `ntl_was`, or `head`.
         job: Number of the run in its sweep, see `ntl.commands.Job`.
         sweep: When the sweep, or the run alone, was started, in seconds since 1970.
-        choice: Hydra's choice of the group `loss`, if known.
-        trained_with: The settings of the run that trained the model, if it is only evaluated.
-        known_as: The label and the name of that run.
     """
 
     dataset_args: Data
@@ -322,36 +306,10 @@ class Config:
     training_args: TrainingArgs
     loss: LossSettings
     evaluation: Evaluation
+    label: str = ""
+    name: str = ""
     job: int = 0
     sweep: float = 0.0
-    choice: str | None = None
-    trained_with: Mapping[str, Any] = field(default_factory=dict)
-    known_as: tuple[str, str] | None = None
-
-    @property
-    def label(self) -> str:
-        """The run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `SmolLM2`."""
-        if self.known_as is not None:
-            return self.known_as[0]
-        args = self.model_args
-        name = re.split(r"[-_]", args.config_name)[0].capitalize()
-        if args.family == "pretrained" or args.model_name_or_path is not None:
-            name = Path(str(args.model_name_or_path)).name
-        name = MODELS.get(args.encoding) or MODELS.get(args.family, name)
-        name = f"{name}, own encoding" if is_own(args.encoding) else name
-        if args.head == "regression":
-            return f"{name} regression head"
-        return " + ".join(filter(None, (name, self.loss.title)))
-
-    @property
-    def name(self) -> str:
-        """The name by which a contrast refers to the run: its loss, such as `ntl_was`, or `head`."""
-        if self.known_as is not None:
-            return self.known_as[1]
-        if self.model_args.head == "regression":
-            return "head"
-        chosen = None if self.choice in ("ce", OF_MODEL) else self.choice
-        return chosen or self.loss.criterion or "ce"
 
     def plain(self) -> dict[str, Any]:
         """Return the settings of all groups as plain values."""
@@ -360,32 +318,57 @@ class Config:
         return found
 
 
-def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None) -> Config:
+def read_config(composed: DictConfig, choice: str | None = None) -> Config:
     """Make the settings of a configuration.
 
     Args:
-        given: What Hydra composed, or what `Config.plain` returned.
-        choice: See `Config`.
+        composed: What Hydra composed.
+        choice: Hydra's choice of the group `loss`, if known.
     """
-    if isinstance(given, DictConfig):
-        groups = [group for group in ("dataset_args", *SECTIONS) if given.get(group) is not None]
-        given = {
-            group: OmegaConf.to_container(given[group], resolve=True, enum_to_str=True) for group in groups
-        }
-    dataset = (given.get("dataset_args") or {}).get("dataset_name")
-    if dataset in (None, MISSING):
-        raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASETS)}.")
+    given: dict[str, Any] = {
+        group: OmegaConf.to_container(composed[group], resolve=True, enum_to_str=True)
+        for group in ("dataset_args", *SECTIONS)
+        if composed.get(group) is not None
+    }
+    dataset = given.get("dataset_args", {}).get("dataset_name")
     if dataset not in DATASETS:
-        raise unknown_key("dataset_args.dataset_name=", str(dataset), DATASETS)
+        raise unknown_key("dataset_args=", str(dataset), DATASETS)
     kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
-    sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
-    training = sections["training_args"]
-    config = Config(**sections, choice=choice)
-    config.loss = choose_loss(config.loss, config.model_args)
-    if smoothing := getattr(training, "label_smoothing_factor", 0.0):
+    sections: Any = {}
+    for group, kind in kinds.items():
+        values, known = given.get(group, {}), [each.name for each in fields(kind)]
+        more = {key: value for key, value in values.items() if key not in known}
+        if more and not kind.is_open:
+            raise unknown_key(kind.group, next(iter(more)), known)
+        sections[group] = kind(**{key: value for key, value in values.items() if key in known})
+        vars(sections[group]).update(more)
+    config = Config(**sections)
+    if smoothing := getattr(config.training_args, "label_smoothing_factor", 0.0):
         config.loss.label_smoothing = smoothing  # transformers' name
     check(config)
+    config.loss = choose_loss(config.loss, config.model_args)
+    config.label, config.name = name_model(config.model_args, config.loss, choice)
     return config
+
+
+def name_model(args: ModelArgs, loss: LossSettings, choice: str | None) -> tuple[str, str]:
+    """Return the label and the name of a run, see `Config`."""
+    from ntloss.criteria import CRITERIA, fact  # slow: torch
+
+    title = loss.criterion or ""
+    if loss.criterion == SMOOTHED:
+        title = "Gaussian smoothing + smoothed NTL-WAS"
+    elif loss.criterion in CRITERIA:
+        title = str(fact(CRITERIA[loss.criterion], "title"))
+    model = re.split(r"[-_]", args.config_name)[0].capitalize()
+    if args.family == "pretrained" or args.model_name_or_path is not None:
+        model = Path(str(args.model_name_or_path)).name
+    model = MODELS.get(args.encoding) or MODELS.get(args.family, model)
+    model = f"{model}, own encoding" if is_own(args.encoding) else model
+    if args.number_encoding == HEAD:
+        return f"{model} regression head", "head"
+    chosen = None if choice in ("ce", OF_MODEL) else choice
+    return " + ".join(filter(None, (model, title))), chosen or loss.criterion or "ce"
 
 
 def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:
@@ -407,7 +390,6 @@ def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> C
 
 def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
     """Return the folder and the name of the primary file of a command or a study, and overrides it needs."""
-    register_losses(None if isinstance(primary, str) else primary.parent)
     if isinstance(primary, str):
         return str(files("ntl.conf")), primary, []
     # A study's own files come before those of the lab.
@@ -416,40 +398,39 @@ def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
 
 def check(config: Config) -> None:
     """Raise a UserError for a setting that another one forbids, or because of which nothing reads it."""
-    if not re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name):
-        raise UserError(
-            f"evaluation.name={config.evaluation.name!r} cannot be the name of a folder beside checkpoints; "
-            "expected letters, digits, dots and hyphens."
-        )
-    encoding = config.model_args.number_encoding
-    if encoding not in ENCODINGS and not is_own(encoding):
-        raise unknown_key("model_args.number_encoding=", encoding, [*ENCODINGS, "module:function"])
-    args, training, readings = config.model_args, config.training_args, config.evaluation.quantile_readings
+    args, training, loss = config.model_args, config.training_args, config.loss
     has_model, is_t5 = args.model_name_or_path is not None, args.family == "t5"
-    is_head, is_padded = args.head == "regression", args.number_format == "padded"
-    writes, own = not is_head and args.encoding in ("digits", "auto"), is_own(args.encoding)
-    on_decoder, in_digits = is_head and not is_t5, writes or own or args.encoding == "rt"
-    is_mse = args.number_token_loss and not args.number_token_loss_with_wasserstein
+    encoding, by_model = args.number_encoding, loss.criterion == OF_MODEL
+    is_head, is_padded, own = encoding == HEAD, args.number_format == "padded", is_own(encoding)
+    writes, on_decoder = not is_head and args.encoding in ("digits", "auto"), is_head and not is_t5
+    in_digits, in_part = writes or own or args.encoding == "rt", writes or own or on_decoder
+    was, replaces = args.number_token_loss_with_wasserstein, by_model and args.gaussian_label_smoother
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
     head = "a regression head, such as model_args=pretrained_regression_head"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"
     digits = f"a language model that writes numbers in digits, which {name} does not"
     padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
-    term = "model_args.number_token_loss=true with loss=from_model_args"
+    by_keys, by_name = "loss=from_model_args", "a loss that is chosen by loss=NAME"
+    term = f"model_args.number_token_loss=true with {by_keys}"
     function = f"{term} without model_args.number_token_loss_with_wasserstein=true"
-    smoother = "model_args.gaussian_label_smoother=true with loss=from_model_args"
+    smoother = f"model_args.gaussian_label_smoother=true with {by_keys}"
     # A key whose value is not the default, what it needs, and whether that is so.
     needs: list[tuple[str, str, bool]] = [
+        (
+            "evaluation.name",
+            "letters, digits, dots and hyphens, and another beginning than checkpoint-",
+            re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name) is not None,
+        ),
         ("training_args.do_only_eval", model, has_model),
         ("training_args.num_train_epochs", "training_args.max_steps=-1", training.max_steps == -1),
+        ("training_args.fsdp", "a program without the lab, see examples/fsdp.py", False),
         (
-            "training_args.fsdp",
-            "a program without the lab, see examples/fsdp.py",
-            not getattr(training, "fsdp", None),
+            "model_args.number_encoding",
+            f"to be {', '.join(ENCODINGS)} or module:function",
+            encoding in ENCODINGS or own,
         ),
         ("model_args.family", model, has_model or args.family != "pretrained"),
-        ("model_args.family", digits, in_digits or on_decoder),
         ("model_args.config_overrides", "model_args.model_name_or_path=null", not has_model),
         ("model_args.number_format", digits, writes or is_head),
         ("model_args.number_digits", padded, is_padded),
@@ -457,16 +438,29 @@ def check(config: Config) -> None:
         ("model_args.separator", decoder, not is_t5),
         ("model_args.chat_template", decoder, not is_t5),
         ("model_args.head_loss", head, is_head),
+        ("model_args.number_token_loss", by_keys, by_model),
+        ("model_args.number_token_loss", digits, in_digits),
         ("model_args.number_token_loss_weight", term, args.number_token_loss),
         ("model_args.number_token_loss_with_wasserstein", term, args.number_token_loss),
-        ("model_args.number_token_loss_function", function, is_mse),
+        ("model_args.number_token_loss_function", function, args.number_token_loss and not was),
+        ("model_args.gaussian_label_smoother", by_keys, by_model),
+        ("model_args.gaussian_label_smoother", digits, in_digits),
+        ("model_args.gaussian_label_smoother", "NTL-WAS or no NTL", was or not args.number_token_loss),
         ("model_args.label_smoother_sigma", smoother, args.gaussian_label_smoother),
         ("weights.trained_layers", "weights.lora={}", not config.weights.lora),
-        ("weights.trained_layers", digits, writes or own or on_decoder),
-        ("weights.lora", digits, writes or own or on_decoder),
+        ("weights.trained_layers", digits, in_part),
+        ("weights.lora", digits, in_part),
+        ("loss.criterion", digits, in_digits or by_model),
+        ("loss.options", by_name, not by_model),
+        ("loss.weight", by_name, not by_model),
+        ("loss.mode", by_name, loss.criterion not in (None, OF_MODEL)),
+        (
+            "loss.normalize_by",
+            "loss.mode=add, because what replaces a part of cross-entropy is divided by all labels",
+            loss.normalize_by == "items" or not (replaces or loss.mode == "replace"),
+        ),
         ("loss.label_smoothing", "a language model", not is_head),
-        ("loss.criterion", digits, in_digits),
-        ("evaluation.read", digits, writes or is_head or not readings),
+        ("evaluation.read", digits, writes or is_head or not config.evaluation.quantile_readings),
     ]
     for key, needed, is_met in needs:
         group, _, name = key.partition(".")
@@ -507,9 +501,8 @@ def run_folder(_root_: DictConfig) -> str:
 
 def _loss_name(root: DictConfig) -> str:
     """Return the loss's name in the name of a folder, which has no spaces; errors are reported later."""
-    given = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
     try:
-        return re.sub(r"[^\w.-]+", "-", read_config(given).loss.title)
+        return re.sub(r"[^\w.-]+", "-", read_config(root).label.partition(" + ")[2])
     except UserError:
         return ""
 
@@ -600,33 +593,6 @@ def _open_mappings(node: DictConfig) -> DictConfig:
     return node
 
 
-def criteria() -> dict[str, bool]:
-    """Map the functions of `ntloss.criteria.CRITERIA` to whether each replaces cross-entropy.
-
-    Both are read from the source, because importing the functions imports torch, for which `ntl train --help`
-    would wait.
-    """
-    found = {}
-    for module in ("tokens", "whole_numbers"):
-        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
-        for node in ast.parse(source).body:
-            for decorator in getattr(node, "decorator_list", ()):
-                if isinstance(node, ast.FunctionDef) and ast.unparse(decorator).startswith("facts("):
-                    found[node.name] = any(keyword.arg == "replaces" for keyword in decorator.keywords)
-    return found
-
-
-def register_losses(study: Path | None = None) -> None:
-    """Tell Hydra a loss for each criterion that has no file in `conf/loss`, or in the folder of a study."""
-    store = ConfigStore.instance()
-    folders = [files("ntl.conf"), *([] if study is None else [study])]
-    for name, replaces in criteria().items():
-        store.repo["loss"].pop(f"{name}.yaml", None)  # Hydra would take it for the schema of such a file
-        if not any(folder.joinpath("loss", f"{name}.yaml").is_file() for folder in folders):
-            loss = LossSettings(name, weight=1.0, mode=Mode.replace) if replaces else LossSettings(name)
-            store.store(name, _open_mappings(OmegaConf.structured(loss)), "loss")
-
-
 def register() -> None:
     """Tell Hydra the settings, and omegaconf the resolvers of `conf/`."""
     store = ConfigStore.instance()
@@ -639,7 +605,17 @@ def register() -> None:
     }
     for (group, name), kind in groups.items():
         store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
-    register_losses()
+    # Each criterion is a loss. Their names are read from the source: importing the functions imports torch.
+    for module in ("tokens", "whole_numbers"):
+        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
+        for node in ast.parse(source).body:
+            facts = [
+                call for call in map(ast.unparse, getattr(node, "decorator_list", ())) if "facts(" in call
+            ]
+            if isinstance(node, ast.FunctionDef) and facts and node.name != "del_loss":  # which has a file
+                own: dict[str, Any] = {"weight": 1.0, "mode": Mode.replace} if "replaces=" in facts[0] else {}
+                loss = LossSettings(node.name, **own)
+                store.store(node.name, _open_mappings(OmegaConf.structured(loss)), "loss")
     # Open, because all arguments of transformers can be given.
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")
@@ -654,58 +630,23 @@ register()  # on import, because the processes of a launcher import this module 
 
 
 def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
-    """Return the loss to minimize.
+    """Return the loss to minimize, whose `normalize_by` is not None.
 
     It is that of the group `loss` or, if this is `from_model_args`, of the published keys of `model_args`.
-    Its `normalize_by` is not None.
-
-    Raises:
-        UserError: both are given, or some keys contradict each other.
     """
     if loss.criterion == OF_MODEL:
-        for each in ("options", "weight", "mode"):
-            if getattr(loss, each) != getattr(LossSettings(), each):
-                raise UserError(
-                    f"loss.{each}={getattr(loss, each)} is given, but model_args sets the loss, which has "
-                    f"keys such as model_args.number_token_loss_weight. Pass loss=NAME, or omit loss.{each}."
-                )
-        smoothing = loss.label_smoothing
-        loss = replace(_published(model), normalize_by=loss.normalize_by, label_smoothing=smoothing)
-    elif key := next(filter(vars(model).get, ("number_token_loss", "gaussian_label_smoother")), None):
-        raise UserError(
-            f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
-            f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
-        )
-    elif loss.criterion is None and loss.mode == "replace":
-        raise UserError(
-            "loss.mode=replace is given without a criterion that could replace cross-entropy. Pass "
-            "loss.criterion=NAME or a loss such as loss=hl_gauss, or omit loss.mode."
-        )
-    if loss.mode == "add":
-        return replace(loss, normalize_by=loss.normalize_by or NormalizeBy.numbers)
-    if loss.normalize_by == "numbers":
-        raise UserError(
-            f"loss.normalize_by=numbers is given together with {loss.criterion}, which replaces a part of "
-            "cross-entropy and is divided by all labels as the rest of it is. Pass loss.normalize_by=null, "
-            "or loss.mode=add."
-        )
-    return replace(loss, normalize_by=NormalizeBy.items)
-
-
-def _published(model: ModelArgs) -> LossSettings:
-    weight = model.number_token_loss_weight
-    if not model.gaussian_label_smoother:
-        if not model.number_token_loss:
-            return LossSettings()
-        if model.number_token_loss_with_wasserstein:
-            return LossSettings("ntl_was", weight=weight)
-        return LossSettings(OF_FUNCTION[model.number_token_loss_function], weight=weight)
-    sigma = {"sigma": model.label_smoother_sigma}
-    if not model.number_token_loss:
-        return LossSettings("gaussian_smoothing", sigma, weight=1.0, mode=Mode.replace)
-    if not model.number_token_loss_with_wasserstein:
-        raise UserError(
-            "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone or "
-            "with model_args.number_token_loss_with_wasserstein=true."
-        )
-    return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)
+        weight, sigma = model.number_token_loss_weight, {"sigma": model.label_smoother_sigma}
+        is_was = model.number_token_loss_with_wasserstein
+        function = "ntl_was" if is_was else OF_FUNCTION[model.number_token_loss_function]
+        chosen: dict[str, Any] = {"criterion": None}
+        if model.gaussian_label_smoother and model.number_token_loss:
+            chosen = {"criterion": SMOOTHED, "options": {**sigma, "weight": weight}}
+        elif model.gaussian_label_smoother:
+            chosen = {"criterion": "gaussian_smoothing", "options": sigma}
+        elif model.number_token_loss:
+            chosen = {"criterion": function, "weight": weight}
+        if model.gaussian_label_smoother:
+            chosen |= {"weight": 1.0, "mode": Mode.replace}
+        loss = replace(loss, **chosen)
+    each = NormalizeBy.items if loss.mode == "replace" else NormalizeBy.numbers
+    return replace(loss, normalize_by=loss.normalize_by or each)

@@ -22,10 +22,8 @@ from transformers import (
     ProgressCallback,
     Seq2SeqTrainingArguments,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
 
 from ntl.data import Example
 from ntl.errors import UserError, unknown_key
@@ -35,7 +33,7 @@ from ntl.losses import count_numbers
 from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, find_metric, split_metric
 from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
-from ntl.settings import Config
+from ntl.settings import HEAD, Config
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import PREPARED, NumberAware
 from ntloss.writing import UpperLayers
@@ -103,6 +101,7 @@ class LabTrainer(Trainer):
         eval_dataset: The examples of evaluations during training.
 
     Attributes:
+        started: When training began, less the time of earlier processes, in seconds of `time.perf_counter`.
         result: Metrics and predictions of the last evaluation.
         learned: Hashes of the rows that it is trained on, which are saved with the model, see
             `ntl.identity.learned_rows`.
@@ -141,8 +140,7 @@ class LabTrainer(Trainer):
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(Bar())
-        self.clock = Clock()
-        self.add_callback(self.clock)
+        self.started = time.perf_counter()
         self.result = Result({}, [])
         self.learned = np.empty(0, np.uint64)
         self.of_numbers: NumberAware | None = None
@@ -216,10 +214,8 @@ class LabTrainer(Trainer):
         return output
 
     def log(self, logs, start_time=None):
-        """Print one line with what matters most."""
-        if "train_runtime" in logs:
-            logs = {**logs, "train_runtime": self.clock.seconds}
-        super().log(logs, start_time)
+        """Print one line with what matters most, and keep the seconds of training so far."""
+        super().log({**logs, "seconds": time.perf_counter() - self.started}, start_time)
         if not self.is_world_process_zero() or "train_runtime" in logs:
             return
         if not math.isfinite(logs.get("eval_loss", 0.0)):
@@ -295,27 +291,6 @@ def _means(prediction: EvalPrediction) -> dict[str, float]:
     return {name: value for name, value in means.items() if finite_or_none(value) is not None}
 
 
-class Clock(TrainerCallback, ExportableState):
-    """Counts the seconds of training, in all processes that continued a run: checkpoints keep them."""
-
-    def __init__(self):
-        self._before, self._started = 0.0, time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        return self._before + time.perf_counter() - self._started
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Start from the seconds of the checkpoint that is continued."""
-        kept = (state.stateful_callbacks or {}).get(type(self).__name__) or self.state()
-        self._before, self._started = kept["attributes"]["seconds"], time.perf_counter()
-
-    def state(self) -> dict[str, Any]:
-        """Return what transformers writes into a checkpoint."""
-        return {"args": {}, "attributes": {"seconds": self.seconds}}
-
-
 class Bar(ProgressCallback):
     """transformers' bar, which shows the loss. The trainer prints the logs above it."""
 
@@ -343,21 +318,23 @@ def trainer_arguments(config: Config, folder: Path) -> Any:
         if is_counted:
             given[key] = int(value)
     best = given["metric_for_best_model"]
-    chosen_by = (best or "loss").removeprefix("eval_")
-    reading = "median" if chosen_by in OF_DISTRIBUTION and not readings else split_metric(chosen_by)[0]
-    is_read = reading in readings and config.model_args.head == "language"
-    if reading in OF_READING and not is_read and not settings.do_only_eval:
-        raise UserError(
-            f"training_args.metric_for_best_model={best} needs evaluation.read=[{reading}] of a language "
-            "model. Pass that."
-        )
-    if given["greater_is_better"] is None and best is not None:
-        given["greater_is_better"] = find_metric(best).higher_is_better
-        if given["greater_is_better"] is None:
+    if best not in (None, "loss"):  # whose direction transformers knows
+        metric = find_metric(best)
+        of_median = metric.name in OF_DISTRIBUTION and not readings
+        reading = "median" if of_median else split_metric(metric.name)[0]
+        is_read = reading in readings and config.model_args.number_encoding != HEAD
+        if reading in OF_READING and not is_read and not settings.do_only_eval:
+            raise UserError(
+                f"training_args.metric_for_best_model={best} needs evaluation.read=[{reading}] of a language "
+                "model. Pass that."
+            )
+        if given["greater_is_better"] is None and metric.higher_is_better is None:
             raise UserError(
                 f"training_args.metric_for_best_model={best}: whether larger values are better is not known. "
                 "Pass training_args.greater_is_better=true or false."
             )
+        if given["greater_is_better"] is None:
+            given["greater_is_better"] = metric.higher_is_better
     if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
         mode = "max" if given["greater_is_better"] else "min"
         published = {"factor": 0.5, "patience": 5}

@@ -332,15 +332,6 @@ class NTLCrossEntropyLoss(nn.Module):
             both detached. All are scalars, or `[...]` for "none".
 
         Raises: see `forward`.
-
-        Example:
-            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-            >>> logits = torch.full((1, 12), -1e4)
-            >>> logits[0, 3] = 0.0  # certain of 3
-            >>> terms = NTLCrossEntropyLoss(digits, weight=0.5).terms(logits, torch.tensor([4]))
-            >>> terms.ce.item(), terms.ntl.item(), terms.loss.item()
-            (10000.0, 1.0, 10000.5)
         """
         if lm_head_weight is not None:
             head = lm_head_weight, bias, softcap, logit_scale, chunk_size

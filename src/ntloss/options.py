@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, cross_entropy, make_criterion
-from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import name_of, reads_of, requires
 from ntloss.criteria.soft import check_probabilities
-from ntloss.criteria.targets import MINUS_INFINITY
+from ntloss.criteria.targets import MINUS_INFINITY, fact
 from ntloss.engine.readout import COMPUTED_IN, given_type
 from ntloss.engine.targets import (
     INTEGERS,

@@ -20,13 +20,19 @@ ARMS = (
     *("ce", "jittered", "label_smoothing", "ntl_was", "ntl_mse", "crps"),
     *("hl_gauss_rule", "hl_gauss", "tokens", "head"),
 )
+SMOLLM2 = "smollm2_"
+PRETRAINED = tuple(f"{SMOLLM2}{arm}" for arm in ("ce", "ntl_was", "crps", "hl_gauss"))
+ALL_ARMS = (*ARMS, "hl_gauss_follows", *PRETRAINED)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 """Whose tuning runs choose the rate of runs of so many steps."""
 TUNING = (100, 101)
+DECIDING = tuple(range(12))
 RANGE = tuple(range(200, 212))
 """Seeds of the second question, trained with all rates."""
+WIDTHS = tuple(range(300, 312))
+"""Seeds of the third question."""
 KEY = ("environment", "arm", "pairs", "steps", "rate", "seed")
 HOW = {"head": "greedy"}  # how an arm's actions are read; others by the median
 
@@ -41,16 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (environment, arm, steps), rate in chosen_rates(runs).items():
         print(f"{environment}, {arm}, {steps} steps: {rate:g}")
     plan = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
-    costs = table_of(run for run in runs if run["seed"] not in (*TUNING, *RANGE))
-    if len(costs):
-        write(costs, given.results / "costs.csv")
-        print(curve(costs, "steps").to_string(float_format="%.2f"))
-        write(contrasts(costs, plan["contrasts"]), given.results / "contrasts.csv")
-    costs = table_of(run for run in runs if run["seed"] in RANGE)
-    if len(costs):
-        write(costs, given.results / "rates.csv")
-        print(curve(costs, "rate").to_string(float_format="%.2f"))
-        write(contrasts(costs, plan["over_all_rates"]), given.results / "contrasts_over_all_rates.csv")
+    pretrained = [run for run in runs if run["arm"] in PRETRAINED]
+    others = [run for run in runs if run["arm"] not in PRETRAINED]
+    tables = {
+        "costs": [run for run in others if run["seed"] in DECIDING],
+        "rates": [run for run in others if run["seed"] in RANGE],
+        "widths": [run for run in others if run["seed"] in WIDTHS],
+        "smollm2": pretrained,
+    }
+    for name, made in tables.items():
+        if made:
+            costs = table_of(made)
+            write(costs, given.results / f"{name}.csv")
+            print(curve(costs).to_string(float_format="%.2f"))
+            if name in plan:
+                write(contrasts(costs, plan[name]), given.results / f"contrasts_of_{name}.csv")
 
 
 def table_of(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -88,10 +99,10 @@ def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     }
 
 
-def curve(costs: pd.DataFrame, over: str) -> pd.DataFrame:
-    """Tabulate the geometric mean of the ratio to the expert's cost: rows of arms, columns of `over`."""
+def curve(costs: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate the geometric mean of the ratio to the expert's cost, by arm, and by steps and rate."""
     index = ["environment", "pairs", "arm", "reading"]
-    return 2 ** costs.pivot_table(index=index, columns=over, values="log_ratio")
+    return 2 ** costs.pivot_table(index=index, columns=["steps", "rate"], values="log_ratio")
 
 
 def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -30,13 +30,26 @@ from ntl.scores import SPACED_LEVELS
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
+from ntloss.writing import UpperLayers
 from studies.actions.environments import ENVIRONMENTS, LARGEST, Array, Environment, meant
-from studies.actions.results import ARMS, CURVE, KEY, RANGE, RATES, RESULTS, TUNED_AT, TUNING, chosen_rates
+from studies.actions.results import (
+    ALL_ARMS,
+    ARMS,
+    CURVE,
+    KEY,
+    PRETRAINED,
+    RANGE,
+    RATES,
+    RESULTS,
+    SMOLLM2,
+    TUNED_AT,
+    TUNING,
+    chosen_rates,
+)
 from studies.packs import merge
 
-MODEL, DIGITS, BATCH = "examples/characters", 3, 32
-LEVELS = (*SPACED_LEVELS, 0.5)
-READINGS = ("greedy", "median", "mean")
+DIGITS, BATCH = 3, 32
+FOLLOW_EVERY = 25  # steps
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--environments", nargs="+", default=[*ENVIRONMENTS], choices=ENVIRONMENTS)
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ALL_ARMS)
     parser.add_argument("--steps", nargs="+", type=int, default=CURVE, choices=CURVE)
     parser.add_argument("--pairs", type=int, default=600)
     parser.add_argument("--outputs", type=Path, default=Path("outputs/actions"))
@@ -63,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def rates_of(outputs: Path, environment: str, arm: str, steps: int, seed: int) -> Sequence[float]:
     """Return the learning rates of a seed's runs."""
+    if arm in PRETRAINED:
+        return RATES[1::-1]
     if seed in (*TUNING, *RANGE):
         return RATES
     chosen = chosen_rates(merge(RESULTS / "runs.jsonl.xz", outputs, KEY))
@@ -85,7 +100,7 @@ def make_run(environment: str, arm: str, pairs: int, steps: int, rate: float, se
             "rate": rate,
             "seed": seed,
         },
-        "costs": {how: task.cost(lambda s, how=how: policy.act(s, how), starts) for how in READINGS},
+        "costs": {how: task.cost(lambda s, how=how: policy.act(s, how), starts) for how in policy.readings},
         "expert": task.cost(task.expert, starts),
         "idle": task.cost(lambda states: np.zeros((len(states), task.parts)), starts),
         "seconds": time.process_time() - begin,
@@ -126,17 +141,23 @@ class Digits:
         seed: Random seed of the weights.
     """
 
+    model_name = "examples/characters"
     vocab_size: int | None = None  # that of the model's configuration
+    readings: tuple[str, ...] = ("greedy", "median", "mean")
 
     def __init__(self, task: Environment, arm: str, actions: Array, seed: int):
         self.task, self.arm, self.spread = task, arm, float(actions.std())
-        self.tokenizer = AutoTokenizer.from_pretrained(MODEL)
-        config = AutoConfig.from_pretrained(MODEL)
-        config.vocab_size = self.vocab_size or config.vocab_size
+        self.tokenizer = AutoTokenizer.from_pretrained(self.model_name)
         set_seed(seed)
-        self.model = AutoModelForCausalLM.from_config(config)
-        self.vocabulary = self.make_vocabulary(config.vocab_size)
+        self.model = self.make_model()
+        self.vocabulary = self.make_vocabulary(self.model.config.vocab_size)
         self.loss_fn = self.make_loss(actions)
+
+    def make_model(self) -> Any:
+        """Make the model."""
+        config = AutoConfig.from_pretrained(self.model_name)
+        config.vocab_size = self.vocab_size or config.vocab_size
+        return AutoModelForCausalLM.from_config(config)
 
     def make_vocabulary(self, vocab_size: int) -> NumberVocabulary:
         """Return the digits of the tokenizer."""
@@ -147,6 +168,7 @@ class Digits:
         criterion, options = {
             "hl_gauss_rule": (HLGauss.for_answers(actions.flatten().tolist(), leading_zeros=True), {}),
             "hl_gauss": (HLGauss(sigma=self.width, leading_zeros=True), {}),
+            "hl_gauss_follows": (HLGauss(sigma=self.width[0], leading_zeros=True), {}),
             "ntl_was": ("ntl_was", {"weight": 0.3}),
             "ntl_mse": ("ntl_mse", {"weight": 0.3}),
             "crps": ("crps", {"weight": 1.0}),
@@ -169,6 +191,8 @@ class Digits:
         first, last = self.width
         for step in range(steps):
             self.loss_fn.anneal(step / steps)
+            if self.arm == "hl_gauss_follows" and step and step % FOLLOW_EVERY == 0:
+                self.follow_error(seed)
             rows = rng.integers(len(questions), size=BATCH)
             numbers = actions[rows]
             if self.arm == "jittered":
@@ -180,6 +204,16 @@ class Digits:
             optimizer.zero_grad()
         self.model.eval()
 
+    def follow_error(self, seed: int) -> None:
+        """Set the width of the targets to a running mean of the median's error on held-out pairs."""
+        questions, actions = self.task.recordings(np.random.default_rng((seed, 3)), 64)
+        self.model.eval()
+        with torch.no_grad():
+            error = np.abs(self.read(self.encode(questions), "median") - actions[:, 0]).mean()
+        self.model.train()
+        criterion = self.loss_fn.criterion
+        criterion.sigma = max(self.width[1], (float(criterion.sigma) + float(error)) / 2)
+
     def parameters(self) -> list[nn.Parameter]:
         """Return what is trained."""
         return [*self.model.parameters()]
@@ -187,8 +221,13 @@ class Digits:
     def batch_loss(self, asked: Tensor, numbers: Array) -> Tensor:
         """Compute the loss of a batch of questions `[rows, tokens]` and numbers `[rows, parts]`."""
         answers = self.encode_answers(numbers)
-        labels = torch.cat([torch.full_like(asked, -100), answers], 1)
-        return self.loss_fn(self.model(torch.cat([asked, answers], 1)).logits, labels)
+        kept = answers.shape[1] + 1  # the positions whose next token is one of the answer, and the last one
+        labels = torch.cat([torch.full_like(asked, -100), answers], 1)[:, -kept:]
+        return self.loss_fn(self.logits(torch.cat([asked, answers], 1), kept), labels)
+
+    def logits(self, tokens: Tensor, kept: int) -> Tensor:
+        """Return the logits of the last positions of texts in training, `[rows, kept, vocab]`."""
+        return self.model(tokens, logits_to_keep=kept).logits
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts of one length."""
@@ -220,12 +259,13 @@ class Digits:
                 numbers = 10 * numbers + best.numpy()
             return numbers
         inputs = {"input_ids": asked, "attention_mask": torch.ones_like(asked)}
+        levels = (0.5,) if how == "median" else SPACED_LEVELS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnlikelyNumberWarning)  # a model of few steps
             values = number_quantiles(
-                self.model, inputs, self.vocabulary, LEVELS, format=NumberFormat(DIGITS)
+                self.model, inputs, self.vocabulary, levels, format=NumberFormat(DIGITS)
             ).values.numpy()
-        return values[:, -1] if how == "median" else values[:, :-1].mean(1)
+        return values.mean(1)
 
 
 class Tokens(Digits):
@@ -291,7 +331,33 @@ class Head(Digits):
         return self.values(self.encode(self.task.question(states))).numpy().clip(-1, 1) * self.task.acted
 
 
-POLICIES = {"tokens": Tokens, "head": Head}
+class Pretrained(Digits):
+    """SmolLM2-135M-Instruct, whose upper four layers are trained; what the others return is kept."""
+
+    model_name = ".models/smollm2"
+    readings = ("greedy", "median")
+
+    def make_model(self) -> Any:
+        """Load the model, and freeze its lower layers."""
+        self.arm = self.arm.removeprefix(SMOLLM2)
+        model = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=torch.float32)
+        self.upper, self.kept = UpperLayers(model, 4), dict[tuple[int, ...], Tensor]()
+        return model
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the weights of the upper layers."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def logits(self, tokens: Tensor, kept: int) -> Tensor:
+        """Return the logits of the last positions of texts in training, `[rows, kept, vocab]`."""
+        texts = [tuple(row) for row in tokens.tolist()]
+        if new := [text for text in dict.fromkeys(texts) if text not in self.kept]:
+            self.kept.update(zip(new, self.upper.states({"input_ids": torch.tensor(new)}), strict=True))
+        states = torch.stack([self.kept[text] for text in texts])
+        return self.model(tokens, states=states, logits_to_keep=kept, use_cache=False).logits
+
+
+POLICIES = {"tokens": Tokens, "head": Head, **dict.fromkeys(PRETRAINED, Pretrained)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Merge runs into the pack, choose steps and rates by the tuning seeds, and write measures for `ntl report`.
+"""Merge runs into the pack, print their validation errors, and write measures for `ntl report`.
 
 python -m studies.schedules.results                  # runs of outputs/schedules and the pack
 ntl report studies/schedules/results --into studies/schedules/results/README.md
@@ -18,11 +18,8 @@ from ntloss.reading.intervals import conformal_score
 from studies.packs import long_table, merge, write
 
 RESULTS = Path(__file__).parent / "results"
-STEPS = (74, 148, 222, 370)
-TRIED = (1e-4, 3e-4, 1e-3)  # learning rates
 COVERAGE = 0.9
-TUNING, DECIDE = (12, 13), range(27, 33)
-FINALISTS = 3  # settings of the first tuning seed that the second one tries, too
+DECIDE = range(27, 33)  # seeds
 KEY = ("table", "arm", "seed", "steps", "rate")
 
 
@@ -37,70 +34,32 @@ class Reading(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge, choose, measure, and print the tuning errors and the choice."""
+    """Merge, measure, and print the validation errors."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--outputs", type=Path, default=Path("outputs/schedules"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
-    print(tuning_errors(runs).to_string(float_format="%.2f"))
-    for (table, arm), [(steps, rate)] in chosen_settings(runs).items():
-        print(f"{table}, {arm}: {steps} steps at {rate:g}")
+    print(validation_errors(runs).to_string(float_format="%.2f"))
     decided = [run for run in runs if run["seed"] in DECIDE]
     if decided:
         rows = [
-            (run["table"], run["arm"], run["seed"], "test", metric, value)
+            (run["table"], run["arm"], run["seed"], f"{run['steps']} steps", metric, value)
             for run in decided
             for metric, value in measures(*_read(run)).items()
         ]
         write(long_table(rows), given.results / "metrics.csv.xz")
 
 
-def tuning_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def validation_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate the validation error of the median.
 
     Returns:
-        One row for each table, arm, number of steps and rate, and one column for each tuning seed.
+        One row for each table, arm, number of steps and rate, and one column for each seed.
     """
-    rows = [{**run, "error": _error(_read(run)[0])} for run in runs if run["seed"] in TUNING]
+    rows = [{**run, "error": _error(_read(run)[0])} for run in runs]
     columns = ["table", "arm", "steps", "rate", "seed", "error"]
     return pd.DataFrame(rows, columns=columns).pivot(index=columns[:4], columns="seed", values="error")
-
-
-def best_settings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Return the settings that the second tuning seed tries: the best of the first seed.
-
-    Returns:
-        Steps and rates for each table and arm of which all runs of the first tuning seed are there.
-    """
-    errors = _by_setting(runs, TUNING[:1])
-    return {
-        which: found.nsmallest(FINALISTS).index.tolist()
-        for which, found in errors.items()
-        if len(found) == len(STEPS) * len(TRIED)
-    }
-
-
-def chosen_settings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Choose the steps and the rate with the lowest mean error of both tuning seeds.
-
-    Returns:
-        One setting for each table and arm of which all tuning runs are there.
-    """
-    best, errors = best_settings(runs), _by_setting(runs, TUNING)
-    return {
-        which: errors[which][settings].nsmallest(1).index.tolist()
-        for which, settings in best.items()
-        if {*settings} <= {*errors.get(which, pd.Series(dtype=float)).index}
-    }
-
-
-def _by_setting(runs: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> dict[Any, pd.Series]:
-    """Return the mean error of each setting that all of some seeds have, for each table and arm."""
-    errors = tuning_errors(runs).reindex(columns=[*seeds]).dropna().mean(axis=1)
-    return {
-        which: found.droplevel(["table", "arm"]) for which, found in errors.groupby(level=["table", "arm"])
-    }
 
 
 def _read(run: Mapping[str, Any]) -> list[Reading]:

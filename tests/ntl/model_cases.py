@@ -15,7 +15,7 @@ from ntl.models.xval import Xval
 from ntl.settings import LossSettings, ModelArgs, Weights, choose_loss
 from ntloss import NTLCrossEntropyLoss
 from ntloss.numbers.parsing import parse_number
-from ntloss.trainers.models import inputs_without_labels
+from ntloss.trainers.models import inputs_for_logits
 
 QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
 ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
@@ -64,7 +64,7 @@ def logits_of(built, rows, model=None):
     """Compute the logits that predict each label, `[batch, seq, vocab]`, and these labels."""
     batch = built.collate(rows)
     labels = batch.pop("labels")
-    logits = (model or built.model)(**inputs_without_labels(built.model, batch, labels)).logits
+    logits = (model or built.model)(**inputs_for_logits(built.model, batch, labels)).logits
     if built.model.config.is_encoder_decoder:
         return logits, labels
     return logits[:, -labels.shape[1] : -1], labels[:, 1:]

@@ -154,6 +154,6 @@ def test_an_error_that_a_user_can_fix_and_an_interrupt_are_one_line(raised, code
     def fail(*_):
         raise raised("x is wrong.")
 
-    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(cli, "import_module", fail)
     assert cli.main(["report"]) == code
     assert capsys.readouterr().err.count("\n") == 1

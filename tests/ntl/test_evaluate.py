@@ -25,6 +25,7 @@ from ntl.evaluate import (
     score_answers,
     write_results,
 )
+from ntl.models.answer_format import start_ids
 from ntloss.numbers import NumberFormat
 from ntloss.reading import NumberQuantiles
 
@@ -277,14 +278,15 @@ def test_a_model_that_cannot_write_a_number_has_no_readings():
 def test_t5s_tokenizer_starts_numbers_with_a_space():
     built = make(tokenizer=tokenizer_like("t5"))
     space = built.tokenizer.convert_tokens_to_ids("▁")
-    assert built.answer_format.quantile_options()["prefix_ids"] == [space]
+    assert start_ids(built.tokenizer, None) == [space]
     # Its ids of an answer start with it, whatever the sign.
     for row in built.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
         assert row[0] == space
     built = make(tokenizer=tokenizer_like("t5"), number_format="padded")
     built.fit(["1", "20"])
-    options = built.answer_format.quantile_options()
-    assert (options["prefix_ids"], options["format"]) == ([space], NumberFormat(2))
+    numbers = built.answer_format.form.numbers
+    assert numbers == NumberFormat(2)
+    assert start_ids(built.tokenizer, numbers) == [space]
     assert built.quantiles(["3 + 4"], [0.5]).values.isfinite().all()
 
 

@@ -73,7 +73,7 @@ def test_states_that_are_kept_change_neither_the_weights_nor_the_losses(tmp_path
     arguments = ["model_args=decoder_only", "model_args.config_name=llama-tiny", "weights.trained_layers=1"]
     found, folders = {}, {}
     for size in (4e9, 0):
-        monkeypatch.setattr("ntloss.writing.upper_layers.KEPT", size)
+        monkeypatch.setattr("ntloss.writing.KEPT", size)
         folders[size] = f"{tmp_path}/kept{size}"
         output = f"training_args.output_dir={folders[size]}"
         assert train(*small(tmp_path, *arguments, output)) == 0, capsys.readouterr().err
@@ -107,9 +107,16 @@ def test_an_evaluation_uses_the_loss_that_the_run_was_trained_with(run, tmp_path
     assert (written(run, "again")["label"], written(run, "again")["steps"]) == ("T5 + NTL-WAS", 2)
 
 
-def test_a_decoder_that_is_evaluated_later_keeps_its_label_and_its_width(tmp_path, capsys):
-    decoder = ["model_args=decoder_only", "model_args.config_name=llama-tiny", "dataset_args=arithmetic"]
-    decoder += [PADDED, "loss=hl_gauss"]
+# Runs of two steps, because what is saved of a run is read again by the next command.
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ["model_args=decoder_only", PADDED, "loss=hl_gauss"],
+        ["model_args=xval", "model_args.family=decoder_only"],
+    ],
+)
+def test_a_decoder_that_is_evaluated_later_keeps_its_label_and_its_values(kind, tmp_path, capsys):
+    decoder = [*kind, "model_args.config_name=llama-tiny", "dataset_args=arithmetic"]
     assert train(*small(tmp_path, *decoder)) == 0, capsys.readouterr().err
     again = ["evaluation.name=again", "dataset_args=arithmetic"]
     assert train(*answer(tmp_path, tmp_path / "run", *again)) == 0, capsys.readouterr().err

@@ -100,82 +100,44 @@ class FormServer(ThreadingHTTPServer):
         content = [{"top_logprobs": [{"token": t, "logprob": p} for t, p in likeliest]}]
         return {"choices": [{"index": 0, "logprobs": {"content": content}}]}
 
-    def named(self, row, count):
-        likeliest = [(self.texts[t], row[t]) for t in self.likeliest(row, count)]
-        if not self.as_list:
-            return {"top_logprobs": [dict(likeliest)]}
-        return {"content": [{"top_logprobs": [{"token": t, "logprob": p} for t, p in likeliest]}]}
-
     def next_tokens(self, path, body):
-        prompts = body["input_ids" if self.kind == "sglang" else "prompt"]
+        kind, prompts = self.kind, body["input_ids" if self.kind == "sglang" else "prompt"]
         rows = [self.log_probs(prompt) for prompt in prompts]
         best = [self.likeliest(row, 1)[0] for row in rows]
-        if (self.kind, path) == ("vllm", "/v1/completions"):
-            assert len(body["logprob_token_ids"]) <= 128
-            assert (body["max_tokens"], body["return_tokens_as_token_ids"]) == (1, True)
-            return {
-                "choices": [
-                    {
-                        "index": i,
-                        "text": self.texts[best[i]],
-                        "logprobs": None
-                        if self.without_logprobs
-                        else {
-                            "tokens": [f"token_id:{best[i]}"],
-                            "top_logprobs": [
-                                {
-                                    f"token_id:{t}": max(row[t], -9999.0)
-                                    for t in {best[i], *body["logprob_token_ids"]} - self.lost
-                                }
-                            ],
-                        },
-                    }
-                    for i, row in reversed(list(enumerate(rows)))
-                ]
-            }
-        if (self.kind, path) == ("sglang", "/generate"):
-            assert body["return_logprob"]
-            assert body["sampling_params"]["max_new_tokens"] == 1
-            ids = [i for i in body["token_ids_logprob"] if i not in self.lost]
-            return [
-                {
-                    "text": self.texts[best[i]],
-                    "meta_info": {
-                        "output_token_logprobs": [[row[best[i]], best[i], None]],
-                        "output_token_ids_logprobs": [
-                            [[None if math.isinf(row[t]) else row[t], t, None] for t in ids]
-                        ],
-                    },
-                }
-                for i, row in enumerate(rows)
-            ]
-        if (self.kind, path) == ("llama.cpp", "/completion"):
-            found = [
-                {
-                    "index": i,
-                    "completion_probabilities": [
-                        {
-                            "id": best[i],
-                            "top_logprobs": [
-                                {"id": t, "token": self.texts[t], "logprob": row[t]}
-                                for t in self.likeliest(row, body["n_probs"])
-                            ],
-                        }
-                    ],
-                }
-                for i, row in enumerate(rows)
-            ]
+        if (kind, path) == ("sglang", "/generate"):
+            assert (body["return_logprob"], body["sampling_params"]["max_new_tokens"]) == (True, 1)
+            return [self.of_sglang(row, body["token_ids_logprob"]) for row in rows]
+        if (kind, path) == ("llama.cpp", "/completion"):
+            found = []
+            for i, row in enumerate(rows):
+                top = [{"id": t, "logprob": row[t]} for t in self.likeliest(row, body["n_probs"])]
+                found.append({"index": i, "completion_probabilities": [{"id": best[i], "top_logprobs": top}]})
             return found if len(found) > 1 else found[0]
-        assert (self.kind, path, body["model"]) == ("openai", "/v1/completions", "tiny")
-        return {
-            "choices": [
-                {
-                    "index": i,
-                    "logprobs": None if self.without_logprobs else self.named(row, body["logprobs"]),
-                }
-                for i, row in enumerate(rows)
-            ]
-        }
+        assert (path, body["model"], body["max_tokens"]) == ("/v1/completions", "tiny", 1)
+        if kind == "vllm":
+            assert len(body["logprob_token_ids"]) <= 128
+            assert body["return_tokens_as_token_ids"]
+        choices = []
+        for i, row in enumerate(rows):
+            if kind == "vllm":
+                asked = {best[i], *body["logprob_token_ids"]} - self.lost
+                top = {f"token_id:{t}": max(row[t], -9999.0) for t in asked}
+                found = {"tokens": [f"token_id:{best[i]}"], "top_logprobs": [top]}
+            else:
+                likeliest = [(self.texts[t], row[t]) for t in self.likeliest(row, body["logprobs"])]
+                found = {"top_logprobs": [dict(likeliest)]}
+                if self.as_list:
+                    found = {
+                        "content": [{"top_logprobs": [{"token": t, "logprob": p} for t, p in likeliest]}]
+                    }
+            choices.append({"index": i, "logprobs": None if self.without_logprobs else found})
+        return {"choices": choices[::-1]}
+
+    def of_sglang(self, row, asked):
+        (first,) = self.likeliest(row, 1)
+        logs = [[None if math.isinf(row[t]) else row[t], t, None] for t in asked if t not in self.lost]
+        own = {"output_token_logprobs": [[row[first], first, None]], "output_token_ids_logprobs": [logs]}
+        return {"meta_info": own}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,29 +5,18 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import torch
 
 from ntloss.numbers.grammar import NumberReader
+from ntloss.reading import from_function
 
 END, PAD = 1, 0
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": PAD}
+LLAMA = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 KINDS: dict[str, tuple[str, dict[str, int]]] = {
-    "t5": (
-        "T5ForConditionalGeneration",
-        {
-            "d_model": 16,
-            "d_kv": 8,
-            "d_ff": 32,
-            "num_layers": 2,
-            "num_heads": 2,
-            "decoder_start_token_id": PAD,
-        },
-    ),
-    "llama": (
-        "LlamaForCausalLM",
-        {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
-    ),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "llama": ("LlamaForCausalLM", LLAMA),
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}),
     "mamba": ("MambaForCausalLM", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}),
 }
@@ -36,22 +25,23 @@ NextToken = Callable[[list[int]], list[float]]
 
 
 def make_model(kind, vocab_size, seed=0, scale=3.0):
-    """A random model of a kind, with logits of about `scale` in float32."""
+    """A random model of a kind, or of a class and its configuration, with logits of about `scale`."""
     import transformers
 
     torch.manual_seed(seed)
     tokens = {"vocab_size": vocab_size, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
-    name, sizes = KINDS[kind]
+    name, sizes = KINDS[kind] if isinstance(kind, str) else kind
     model_class = getattr(transformers, name)
-    model = model_class(model_class.config_class(**tokens, **sizes)).eval()
+    model = model_class(model_class.config_class(**{**tokens, **sizes})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.5)
-        logits = _logits(model, torch.arange(2, vocab_size), [()])
-        head = model.get_output_embeddings()
-        # An own head, so that the scale of the logits is not that of the embeddings.
-        head.weight = torch.nn.Parameter(head.weight * (scale / logits.std()))
+        if scale is not None:
+            logits = _logits(model, torch.arange(2, vocab_size), [()])
+            head = model.get_output_embeddings()
+            # An own head, so that the scale of the logits is not that of the embeddings.
+            head.weight = torch.nn.Parameter(head.weight * (scale / logits.std()))
     return model
 
 
@@ -68,48 +58,28 @@ def _logits(model, question, rows):
     return output.logits[:, -1]
 
 
-def tokenizer_of(words, pattern=None):
-    """A tokenizer with a token for each word, from 2; `a` also stands for what is unknown."""
+def tokenizer_of(words, pattern=None, unknown="a"):
+    """A tokenizer with a token for each word, from 2, one of which also stands for what is unknown."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
+    tokenizer = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, unknown))
     pattern = pattern or "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-class FixedModel:
-    """A causal model whose next token depends on the kind of the last one only.
+def fixed_model(probabilities, kinds):
+    """A source whose next token depends on the kind of the last one only; 0 is that of tokens left out.
 
-    Args:
-        probabilities: `[kinds, vocab]`, of the next token.
-        kinds: kind of each token, 0 for those that are left out.
+    `probabilities`, `[kinds, vocab]`, are those of the next token.
     """
 
-    training = False
-    config = SimpleNamespace(is_encoder_decoder=False)
+    def log_probs(prompts, token_ids):
+        return probabilities.log()[[kinds.get(prompt[-1], 0) for prompt in prompts]][:, token_ids]
 
-    def __init__(self, probabilities, kinds):
-        self.probabilities = probabilities
-        self.kinds = torch.tensor([kinds.get(i, 0) for i in range(probabilities.shape[-1])])
-
-    def __call__(self, **inputs):
-        return self.forward(**inputs)
-
-    def named_modules(self):
-        """It has none."""
-        return ()
-
-    def get_output_embeddings(self):
-        """It has no head."""
-
-    def forward(self, input_ids, past_key_values=None, **unused):
-        """Run like a model of transformers; the cache is empty."""
-        layer = SimpleNamespace(keys=None)
-        logits = self.probabilities.log()[self.kinds[input_ids]]
-        return SimpleNamespace(logits=logits, past_key_values=SimpleNamespace(layers=[layer]))
+    return from_function(log_probs)
 
 
 def next_token(model, question):

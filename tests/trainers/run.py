@@ -106,7 +106,7 @@ def main():
             + "\n".join(table)
             + "\n"
         )
-        (ROOT / "results" / "trainers.md").write_text(text)
+        (ROOT / "benchmarks" / "results" / "trainers.md").write_text(text)
     return int(failed)
 
 

@@ -35,7 +35,6 @@ def test_run_exp_trains_on_cross_entropy_and_the_number_term(tmp_path):
 
     from ntloss.trainers import llamafactory
 
-    config = {key: value for key, value in config_of(tmp_path).items() if not key.startswith("ntl_")}
     calls, forward = [], Qwen2ForCausalLM.forward
 
     @functools.wraps(forward)
@@ -46,7 +45,7 @@ def test_run_exp_trains_on_cross_entropy_and_the_number_term(tmp_path):
 
     Qwen2ForCausalLM.forward = recorded
     try:
-        llamafactory.run_exp(config, weight=0.3)
+        llamafactory.run_exp(config_of(tmp_path))
     finally:
         Qwen2ForCausalLM.forward = forward
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")

@@ -77,7 +77,7 @@ def test_an_unknown_option_is_an_error_before_training(tmp_path):
     ("template", "criterion", "message"),
     [
         ({"sequence_parallel_size": 2, "padding_free": False}, "ntl_was", "sequence_parallel_size=2"),
-        ({"sequence_parallel_size": 1, "padding_free": True}, "number_level", "expected --packing false"),
+        ({"sequence_parallel_size": 1, "padding_free": True}, "number_level", "--padding_free false"),
     ],
 )
 def test_what_would_be_a_wrong_loss_is_an_error(tmp_path, template, criterion, message):

@@ -122,7 +122,7 @@ def run_rank(rank, folder, backend):
 
 
 def test_a_criterion_on_whole_numbers_is_refused_in_chunks(tmp_path):
-    with pytest.raises(ValueError, match=r"number_level.*chunks may cut"):
+    with pytest.raises(ValueError, match="number_level"):
         build(save_model(tmp_path), chunked=True, criterion="number_level")
     assert build(tmp_path, criterion="number_level") is not None
 

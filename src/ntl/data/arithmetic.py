@@ -16,8 +16,7 @@ import numpy as np
 
 from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, load_files, read_pairs
 from ntl.data.mathematics_dataset import ARCHIVE, DIFFICULTIES, find_archive
-from ntl.data.task import BY_SETTINGS, Data, Example, TaskData
-from ntl.declare import setting
+from ntl.data.task import BY_SETTINGS, Data, Example, TaskData, setting
 from ntl.errors import UserError
 
 PREPARED = Layout({split: f"arithmetic_{file}.txt" for split, file in SPLIT_FILES.items()})

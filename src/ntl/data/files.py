@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ntl.data.task import Example, TaskData, fingerprint
-from ntl.declare import Settings, setting
+from ntl.data.task import Example, Settings, TaskData, fingerprint, setting
 from ntl.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ class FormatError(ValueError):
     """A record is malformed. The reader catches this error and adds the file and the line number."""
 
 
+@dataclass(eq=False)
 class Mapped(Sequence[Example]):
     """Examples in a memory-mapped file.
 
@@ -52,17 +52,12 @@ class Mapped(Sequence[Example]):
         dataset: The examples as a `datasets.Dataset` with the columns question and answer.
     """
 
-    def __init__(self, dataset: Dataset):
-        self.dataset = dataset
+    dataset: Dataset
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+    def __getitem__(self, index: Any) -> Any:
         found = self.dataset[index]
         if isinstance(index, slice):
             return list(map(Example, found["question"], found["answer"]))
@@ -71,14 +66,6 @@ class Mapped(Sequence[Example]):
     def __iter__(self) -> Iterator[Example]:
         for start in range(0, len(self), _AT_ONCE):
             yield from self[start : start + _AT_ONCE]
-
-    def encoded(self) -> Iterator[bytes]:
-        """Yield what `fingerprint` hashes of these examples, many at a time: 2 s for a gigabyte."""
-        import pyarrow.compute as pc  # slow
-
-        for batch in self.dataset.with_format("arrow").iter(_AT_ONCE):
-            lines = pc.binary_join_element_wise(batch["question"], batch["answer"], "\t").to_pylist()
-            yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def map_pairs(path: Path) -> Mapped:

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from ntl.data.files import FormatError, Layout, get_value, load_files, read_records
-from ntl.data.task import Data, Example, Split, TaskData
-from ntl.declare import setting
+from ntl.data.task import Data, Example, Split, TaskData, setting
 
 Annotations = StrEnum("Annotations", "remove keep")
 MARKER = "####"

@@ -18,8 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, find_layout, load_files, read_pairs
-from ntl.data.task import Data, Example, TaskData
-from ntl.declare import setting
+from ntl.data.task import Data, Example, TaskData, setting
 
 DIFFICULTIES = ("easy", "medium", "hard")
 MODULES = (

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data.task import BY_SETTINGS, Data, Example, Sizes, TaskData
-from ntl.declare import setting
+from ntl.data.task import BY_SETTINGS, Data, Example, Sizes, TaskData, setting
 from ntl.errors import UserError
 
 

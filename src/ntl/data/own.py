@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from ntl.data.task import Data, Example, TaskData
-from ntl.declare import setting
+from ntl.data.task import Data, Example, TaskData, setting
 from ntl.errors import UserError
 from ntl.own import load_own
 

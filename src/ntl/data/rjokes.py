@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ntl.data.files import FormatError, Layout, load_files, read_records
-from ntl.data.task import Data, Example, TaskData
-from ntl.declare import setting
+from ntl.data.task import Data, Example, TaskData, setting
 
 HIGHEST = 11
 

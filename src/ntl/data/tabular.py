@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data.task import Data, Example, Sizes, TaskData, fingerprint, format_number
-from ntl.declare import setting
+from ntl.data.task import Data, Example, Sizes, TaskData, fingerprint, format_number, setting
 from ntl.errors import UserError
 
 SAMPLE = Path(__file__).parent / "sample" / "tabular" / "diamonds.csv"
@@ -139,7 +138,6 @@ class Tabular(Sizes, Data):
             {"test": test},
             number_metrics=len(self.targets) == 1,
             targets=self.targets if len(self.targets) > 1 else (),
-            columns=names,
             clip=None,
             note="; ".join(notes) or None,
             source=_digest(table, examples, self),

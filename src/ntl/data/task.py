@@ -1,22 +1,67 @@
-"""What all datasets share: examples, the splits of a task, settings, and how numbers become texts."""
+"""What all datasets share: how settings are declared, examples, splits, and how numbers become texts."""
 
+import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from omegaconf import MISSING
 
-from ntl.declare import Settings, setting
 from ntl.errors import UserError
 
 PAPERS_CLIP = 1e10
 BY_SETTINGS = "generated"  # the source of rows that the settings alone determine
 Mode = StrEnum("Mode", "dataset_comparison")
+Changes = Literal["model", "answers", "nothing"]
+
+
+def setting(
+    default: Any,
+    help: str,
+    changes: Changes = "model",
+    *,
+    least: float | None = None,
+    is_share: bool = False,
+) -> Any:
+    """Declare a field of a settings class.
+
+    Args:
+        default: Its default. A list or a dictionary is copied for each instance.
+        help: What it means; `ntl train GROUP=NAME --help` prints it beside the value.
+        changes: What depends on the value: the `model` that is learned; the `answers` of a trained model
+            alone; or `nothing` of a run, as of a path, a log, or a size of batches that are evaluated.
+        least: The smallest value.
+        is_share: Whether the value lies between 0 and 1, and is neither.
+    """
+    metadata = {"help": help, "changes": changes, "least": least, "is_share": is_share}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class Settings:
+    """Base of the settings classes: a value out of its range raises a UserError."""
+
+    group: ClassVar[str] = ""
+    """What stands before a key on the command line, such as `loss.`."""
+    is_open: ClassVar[bool] = False
+    """Whether it has any further key."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), each.metadata.get("least")
+            if not isinstance(value, int | float):
+                continue
+            if least is not None and value < least:
+                raise UserError(f"{self.group}{each.name}={value}; expected at least {least}.")
+            if each.metadata.get("is_share") and not 0 < value < 1:
+                raise UserError(f"{self.group}{each.name}={value}; expected a share above 0 and below 1.")
 
 
 class Example(NamedTuple):
@@ -53,7 +98,6 @@ class TaskData:
         final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
             marked final answer.
         targets: Names of the numbers in an answer, if there are several, separated by commas.
-        columns: Names of the columns of a table that a question is made from; empty for other datasets.
         clip: Largest absolute value of the numbers that errors are computed of, None for no limit. Default:
             the paper's 1e10.
         note: What was left out or rounded when the data were read, or None.
@@ -67,7 +111,6 @@ class TaskData:
     number_metrics: bool = True
     final_answer_marker: str | None = None
     targets: Sequence[str] = ()
-    columns: Sequence[str] = ()
     clip: float | None = PAPERS_CLIP
     note: str | None = None
     source: str | None = None
@@ -168,16 +211,11 @@ def _until_answer(question: str) -> str:
 def fingerprint(examples: Iterable[Example]) -> str:
     """Hash all examples of one split, in order, with all that is known of each, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    encoded = getattr(examples, "encoded", None)  # of memory-mapped examples
-    for lines in map(_encoded, examples) if encoded is None else encoded():
-        digest.update(lines)
+    for question, answer, expected, ratings, _ in examples:
+        more = [] if expected is None else [f"expected {expected!r}"]
+        more += [f"ratings {ratings!r}"] if ratings else []
+        digest.update("\t".join([question, answer, *more]).encode() + b"\n")
     return digest.hexdigest()
-
-
-def _encoded(example: Example) -> bytes:
-    more = [] if example.expected is None else [f"expected {example.expected!r}"]
-    more += [f"ratings {example.ratings!r}"] if example.ratings else []
-    return "\t".join([example.question, example.answer, *more]).encode() + b"\n"
 
 
 def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:

@@ -7,6 +7,7 @@ digits.
 import copy
 import string
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ntl.errors import UserError
 PROBES = ("0123456789", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "12 7 45", "-3.14", "90")
 
 
+@dataclass
 class TextEncoding:
     """Encodes texts with a tokenizer, unchanged.
 
@@ -27,8 +29,7 @@ class TextEncoding:
         tokenizer: Any fast tokenizer, such as one from `split_digits` that makes each digit one token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast):
-        self.tokenizer = tokenizer
+    tokenizer: PreTrainedTokenizerFast
 
     def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[int]]:
         """Turn texts into one list of ids each, by default with special tokens such as the end token."""

@@ -38,14 +38,16 @@ class XvalEncoding(SpelledEncoding):
         super().__init__(tokenizer, [NUM])
         (self.number_id,) = self.added_ids
 
-    def encode(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[float]]]:
-        """Turn texts into token ids and values.
+    def encode(
+        self, texts: Sequence[str], special_tokens: bool = True
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Turn texts into token ids, by default with special tokens such as the end token, and values.
 
         Returns:
             ids: One list per text.
             values: Lists of the same lengths, with the value at each `[NUM]` and 0 elsewhere.
         """
-        rows, marked = self.encode_marked(texts)
+        rows, marked = self.encode_marked(texts, special_tokens)
         values = []
         for row, (*_, numbers) in zip(rows, marked, strict=True):
             following = iter(numbers)

@@ -1,10 +1,10 @@
-"""How a model writes answers as text: plainly, or padded to one length, as they are or their logarithms.
+"""How a model writes padded answers: as texts of one length, of the numbers or of their logarithms.
 
 The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -25,46 +25,42 @@ PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 
 
 class WrittenAnswers:
-    """Writes answers in the format that a model is trained with, and reads the model's answers back."""
+    """Writes padded answers in the format that a model is trained with, and reads the model's answers back.
+
+    Args:
+        model: The model, whose `config.ntl` holds the format.
+        tokenizer: Its tokenizer.
+        vocabulary: The number tokens.
+    """
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
     ):
-        self._config = model.config
-        self._tokenizer = tokenizer
-        self._vocabulary = vocabulary
+        self._config, self._tokenizer, self._vocabulary = model.config, tokenizer, vocabulary
+        self._is_log = model.config.ntl.get("number_scale") == "log"
         self._mask: FormatProcessor | None = None
 
     @property
-    def form(self) -> AnswerFormat | None:
-        """The format of padded answers, or None if answers are plain."""
-        ntl = self._config.ntl
-        if ntl["number_format"] == "plain":
-            return None
-        if ENTRY not in ntl:
+    def form(self) -> AnswerFormat:
+        """The format."""
+        if ENTRY not in self._config.ntl:
             raise UserError(
                 "this model has no number format: it is taken from the training answers; expected a model "
                 "trained with model_args.number_format=padded. Train it first, or choose another one."
             )
-        *numbers, whole = ntl[ENTRY]
+        *numbers, whole = self._config.ntl[ENTRY]
         return AnswerFormat(NumberFormat(*numbers), self._is_log, whole)
 
-    @property
-    def _is_log(self) -> bool:
-        return bool(self._config.ntl.get("number_scale") == "log")
-
-    def fit(self, answers: Iterable[str]) -> None:
-        """Choose the format of padded training answers, or check that that of an earlier run fits them."""
-        ntl, answers = self._config.ntl, [*answers]
-        if ntl["number_format"] == "plain":
-            return
+    def fit(self, answers: Sequence[str]) -> None:
+        """Choose the format of training answers, or check that that of an earlier run fits them."""
         try:
-            if ENTRY not in ntl:
-                # New dictionaries, because copies of the configuration share the old one.
-                self._config.ntl = {**ntl, ENTRY: self._choose(answers)}
-            elif (form := self.form) is not None:
+            if ENTRY in self._config.ntl:
+                numbers = self.form.numbers
                 for answer in answers:
-                    form.numbers.write(self._scaled(answer, form.numbers.decimals))
+                    numbers.write(self._scaled(answer, numbers.decimals))
+            else:
+                # New dictionaries, because copies of the configuration share the old one.
+                self._config.ntl = {**self._config.ntl, ENTRY: self._choose(answers)}
         except ValueError as error:
             raise UserError(
                 f"number_format=padded does not fit the training answers: {error}. Pass "
@@ -103,29 +99,17 @@ class WrittenAnswers:
             return answer
         return f"{Decimal(answer):.{decimals}f}"
 
-    def write(self, answers: Sequence[str]) -> list[str]:
-        """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
-        if self.form is None:
-            return [*answers]
-        return [self._written(answer) or answer for answer in answers]
-
-    def fits(self, answer: str) -> bool:
-        """Return whether the format can write an answer, rounded."""
-        return self.form is None or self._written(answer) is not None
-
-    def _written(self, answer: str) -> str | None:
-        """Write an answer in the format; None if there is none, or the answer does not fit."""
-        if (form := self.form) is None:
-            return None
+    def write(self, answer: str) -> str | None:
+        """Write an answer in the format; None if it does not fit, as one of a test set may."""
+        numbers = self.form.numbers
         try:
-            return form.numbers.write(self._scaled(answer, form.numbers.decimals))
+            return numbers.write(self._scaled(answer, numbers.decimals))
         except (ValueError, UserError):
             return None
 
     def read(self, texts: Sequence[str]) -> list[str]:
         """Convert a model's answers to plain text."""
-        if (form := self.form) is None:
-            return [*texts]
+        form = self.form
         numbers: list[Any] = [form.numbers.read(text.strip()) for text in texts]
         if form.log:
             numbers = form.unscaled(np.array(numbers, dtype=float)).tolist()
@@ -133,39 +117,32 @@ class WrittenAnswers:
 
     def unscaled(self, numbers: Tensor) -> Tensor:
         """Return the answers that written numbers stand for."""
-        if (form := self.form) is None or not form.log:
+        if not self._is_log:
             return numbers
-        return torch.from_numpy(form.unscaled(numbers.cpu().numpy())).to(numbers)
+        return torch.from_numpy(self.form.unscaled(numbers.cpu().numpy())).to(numbers)
 
-    def processor(self, prompt_length: int) -> "FormatProcessor | None":
+    def processor(self, prompt_length: int) -> "FormatProcessor":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
-        if (form := self.form) is None:
-            return None
-        if self._mask is None or self._mask.format != form.numbers:
-            self._mask = FormatProcessor(form.numbers, self._tokenizer, self._vocabulary)
+        numbers = self.form.numbers
+        if self._mask is None or self._mask.format != numbers:
+            self._mask = FormatProcessor(numbers, self._tokenizer, self._vocabulary)
         self._mask.prompt_length = prompt_length
         return self._mask
 
-    def quantile_options(self) -> dict[str, Any]:
-        """Return the arguments of `number_quantiles` for answers in this format."""
-        numbers = None if (form := self.form) is None else form.numbers
-        samples = PLAIN_SAMPLES if numbers is None else sample_numbers(numbers)
-        # The same walks in every evaluation.
-        generator = torch.Generator().manual_seed(0)
-        return {"format": numbers, "prefix_ids": self._start_ids(samples), "generator": generator}
 
-    def _start_ids(self, samples: Sequence[str]) -> list[int]:
-        """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
-        encoding = TextEncoding(self._tokenizer)
-        starts = [row[0] for row in encoding.encode(samples, special_tokens=False)]
-        empty = [token for token in starts if not encoding.decode([[token]])[0]]
-        if empty and {*starts} != {empty[0]}:
-            raise UserError(
-                f"the tokenizer starts the numbers {', '.join(samples)} with "
-                f"{self._tokenizer.convert_ids_to_tokens(starts)}, so quantiles cannot be read; expected one "
-                "token for all. Use another tokenizer, or pass evaluation.read=[greedy]."
-            )
-        return empty[:1]
+def start_ids(tokenizer: PreTrainedTokenizerFast, numbers: NumberFormat | None) -> list[int]:
+    """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
+    samples = PLAIN_SAMPLES if numbers is None else sample_numbers(numbers)
+    encoding = TextEncoding(tokenizer)
+    starts = [row[0] for row in encoding.encode(samples, special_tokens=False)]
+    empty = [token for token in starts if not encoding.decode([[token]])[0]]
+    if empty and {*starts} != {empty[0]}:
+        raise UserError(
+            f"the tokenizer starts the numbers {', '.join(samples)} with "
+            f"{tokenizer.convert_ids_to_tokens(starts)}, so quantiles cannot be read; expected one token for "
+            "all. Use another tokenizer, or pass evaluation.read=[greedy]."
+        )
+    return empty[:1]
 
 
 class FormatProcessor:

@@ -36,8 +36,7 @@ class DecoderOnly(LanguageModel):
     def writer(self) -> Writer:
         """What makes sequences and batches, in the format of the answers that `fit` has chosen."""
         spell = partial(self.encoding.encode, special_tokens=False)
-        form = self.answer_format.form
-        numbers = None if form is None else form.numbers
+        numbers = None if self.answer_format is None else self.answer_format.form.numbers
         return Writer(self.model, self.tokenizer, numbers, self.vocabulary, spell)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
@@ -45,7 +44,7 @@ class DecoderOnly(LanguageModel):
 
         See `AnsweringModel.encode`.
         """
-        rows = self.writer.encode(self.prompts(questions), self.answer_format.write(answers))
+        rows = self.writer.encode(self.prompts(questions), self.write(answers))
         check_lengths([row["input_ids"] for row in rows], self.model)
         return {name: [row[name] for row in rows] for name in ("input_ids", "labels")}
 

@@ -1,7 +1,7 @@
 """T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,13 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DynamicCache,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
 
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntl.models import Row
-from ntl.models.answer_format import WrittenAnswers
+from ntl.models import AnsweringModel, Row
+from ntl.models.answer_format import WrittenAnswers, start_ids
 from ntl.models.source import ModelSource, build_model, cache_name, evaluation_mode
 from ntl.own import load_own
 from ntloss import NumberVocabulary
@@ -57,19 +56,17 @@ class PlacedEmbedding(nn.Embedding):
         return embedded + F.embedding(row, self.encodings).to(embedded.dtype)
 
 
-class LanguageModel:
-    """A model that reads and writes text, here T5; implements `ntl.models.AnsweringModel`.
+class LanguageModel(AnsweringModel):
+    """A model that reads and writes text, here T5.
 
     Attributes:
         encoding: What turns texts into tokens and back; one that is not the tokenizer's own says in `numbers`
             which tokens write which digits or numbers.
         vocabulary: The number tokens.
-        answer_format: How answers are written.
+        answer_format: What writes padded answers, or None.
         prompts: Encodes questions as the tokens that precede an answer, or that the encoder reads.
-        fit: Chooses the number format, if answers are padded; see `AnsweringModel.fit`.
     """
 
-    frozen = lora = None
     model_class: Any = AutoModelForSeq2SeqLM
 
     def __init__(self, source: ModelSource):
@@ -89,15 +86,33 @@ class LanguageModel:
         if (numbers := getattr(self.encoding, "numbers", None)) is not None:
             self.vocabulary = NumberVocabulary.from_mapping(numbers, size)
         else:
-            self.vocabulary = number_tokens(self.tokenizer, kind == "digits", size)
+            named = "digits" if kind == "digits" else "numbers"
+            try:
+                found = NumberVocabulary.from_tokenizer(self.tokenizer, named, size)
+            except ValueError as error:
+                raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
+            # A tokenizer that splits digits never writes `▁4`.
+            kept = tuple(token for token in found.tokens if not (kind == "digits" and token.starts_number))
+            self.vocabulary = replace(found, tokens=kept)
         self.number_ids = self.vocabulary.token_ids
-        self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
-        self.fit = self.answer_format.fit
+        if source.settings.number_format == "padded":
+            self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
         self.prompts: Callable[[Sequence[str]], list[list[int]]] = self.encoding.encode
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Choose the number format, if answers are padded; see `AnsweringModel.fit`."""
+        if self.answer_format is not None:
+            self.answer_format.fit([*answers])
+
+    def write(self, answers: Sequence[str]) -> list[str]:
+        """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
+        if self.answer_format is None:
+            return super().write(answers)
+        return [self.answer_format.write(answer) or answer for answer in answers]
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `AnsweringModel.encode`."""
-        labels = self.encoding.encode(self.answer_format.write(answers))
+        labels = self.encoding.encode(self.write(answers))
         return {"input_ids": self.encoding.encode(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
@@ -118,18 +133,23 @@ class LanguageModel:
         batch = self._ask(questions)
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
-        if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
+        if (form := self.answer_format) is not None:  # such answers end by themselves
+            mask = form.processor(prompt)
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
         if past is not None:
             options[cache_name(self.model)] = past
         with evaluation_mode(self.model):
             tokens = self.model.generate(**batch, **options, num_beams=beams, do_sample=False)
-        return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
+        texts: list[str] = self.encoding.decode(tokens[:, prompt:].tolist())
+        return texts if form is None else form.read(texts)
 
     def quantiles(self, questions: Texts, levels: Sequence[float], past: Past = None) -> NumberQuantiles:
         """Find quantiles of the number that answers each question, digit by digit."""
-        options = {**self.answer_format.quantile_options(), "past_key_values": past}
-        inputs = self._ask(questions)
+        form, inputs = self.answer_format, self._ask(questions)
+        numbers = None if form is None else form.form.numbers
+        options: dict[str, Any] = {"format": numbers, "past_key_values": past}
+        options["prefix_ids"] = start_ids(self.tokenizer, numbers)
+        options["generator"] = torch.Generator().manual_seed(0)  # the same walks in every evaluation
         with evaluation_mode(self.model), warnings.catch_warnings():
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)
@@ -137,13 +157,14 @@ class LanguageModel:
                 read = number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 reason = f"quantiles cannot be read from this model: {error}"
-                form = self.answer_format.form
-                wide = form is not None and not form.log
+                wide = form is not None and not form.form.log
                 scale = " For long numbers, pass model_args.number_scale=log (scale=log)." if wide else ""
                 advice = f"{scale} Alternatively, pass evaluation.read=[greedy]."
                 raise UserError(f"{reason.rstrip('.')}.{advice}") from error
+        if form is None:
+            return read
         ends = ("values", "lower", "upper")
-        unscaled: dict[str, Any] = {name: self.answer_format.unscaled(getattr(read, name)) for name in ends}
+        unscaled: dict[str, Any] = {name: form.unscaled(getattr(read, name)) for name in ends}
         return replace(read, **unscaled)
 
     def _ask(self, questions: Texts) -> dict[str, Tensor]:
@@ -154,14 +175,3 @@ class LanguageModel:
             rows, padding_side=side, return_attention_mask=True, return_tensors="pt"
         ).to(self.model.device)
         return {name: found[name] for name in ("input_ids", "attention_mask")}
-
-
-def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
-    try:
-        found = NumberVocabulary.from_tokenizer(tokenizer, "digits" if digits else "numbers", vocab_size)
-    except ValueError as error:
-        raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
-    # A tokenizer that splits digits never writes `▁4`.
-    kept = tuple(token for token in found.tokens if not (digits and token.starts_number))
-    return replace(found, tokens=kept)

@@ -18,10 +18,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
-from ntl.errors import UserError
-from ntl.models import Row
+from ntl.models import AnsweringModel, Row
 from ntl.models.decoder_only import decoder_prompts
-from ntl.models.source import ModelSource, build_model, check_lengths, evaluation_mode
+from ntl.models.source import ModelSource, build_model, check_lengths, check_t5, evaluation_mode
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntloss.writing import pad_left
 
@@ -64,14 +63,11 @@ class T5ForRegression(T5PreTrainedModel):
         return SequenceClassifierOutput(logits=logits)
 
 
-class RegressionHead:
-    """A model that reads text and answers with one number; implements `ntl.models.AnsweringModel`.
+class RegressionHead(AnsweringModel):
+    """A model that reads text and answers with one number.
 
     A decoder-only model is transformers' own classifier of sequences, which reads the prompt's last token.
     """
-
-    frozen = lora = None
-    number_ids = ()
 
     def __init__(self, source: ModelSource):
         self.decodes_only = source.decodes_only
@@ -84,7 +80,7 @@ class RegressionHead:
             if self.model.config.ntl["answer_mean"] is None:  # untrained: it answers with the mean
                 nn.init.zeros_(self.head.weight)
         else:
-            _check_t5(source)
+            check_t5(source)
             self.prompts = TextEncoding(self.tokenizer).encode
             self.model = build_model(T5ForRegression, source, ["head."], **NO_STATISTICS)
             self.head = self.model.head
@@ -139,12 +135,3 @@ def _with_one_output(source: ModelSource) -> ModelSource:
         return source._replace(settings=replace(source.settings, config_overrides=overrides))
     source.checkpoint.num_labels, source.checkpoint.pad_token_id = 1, source.tokenizer.pad_token_id
     return source
-
-
-def _check_t5(source: ModelSource) -> None:
-    """Raise a UserError for an encoder-decoder other than T5."""
-    if (kind := getattr(source.checkpoint, "model_type", "t5")) != "t5":
-        raise UserError(
-            f"a regression head on an encoder-decoder, which this {kind} is, expects a T5. Choose another "
-            "model."
-        )

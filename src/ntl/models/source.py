@@ -7,10 +7,11 @@ sufficient to load the model, and a checkpoint is never used with the wrong enco
 
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from omegaconf import OmegaConf
@@ -20,8 +21,12 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, describe, unknown_key
-from ntl.settings import ModelArgs
+from ntl.settings import HEAD, ModelArgs, Weights
+from ntloss.writing import Lora, UpperLayers
 
+IGNORE = -100
+"""Label of positions without a loss."""
+Row = Mapping[str, Any]
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
@@ -51,8 +56,50 @@ class ModelSource(NamedTuple):
     decodes_only: bool  # whether the model is decoder-only
 
 
-def load_source(settings: ModelArgs) -> ModelSource:
-    """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
+class AnsweringModel(Protocol):
+    """A model for training and evaluation, with what turns texts into its batches and its output into texts.
+
+    Attributes:
+        model: The model itself.
+        tokenizer: Its tokenizer.
+        number_ids: The tokens that write numbers; empty if it writes none.
+        frozen: The layers that are not trained, or None.
+        lora: The adapters, or None.
+        answer_format: What writes padded answers; None of plain ones, and of models that write no text.
+        head: The layer that predicts the number of a regression head; other models have none.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    number_ids: Sequence[int] = ()
+    frozen: UpperLayers | None = None
+    lora: Lora | None = None
+    answer_format: Any = None
+    head: Any = None
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Compute what depends on the training answers: statistics that standardize, or the number format.
+
+        A model that has them from an earlier run keeps them.
+        """
+
+    def write(self, answers: Sequence[str]) -> list[str]:
+        """Write answers for labels."""
+        return [*answers]
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair."""
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Pad encoded rows into a batch, which includes `labels`: the trainer's data collator."""
+
+    def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
+        """Answer a batch of questions with texts (a regression head formats its number)."""
+
+
+def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -> AnsweringModel:
+    """Build the model that the settings describe, by default with the checkpoint's tokenizer, on the CPU."""
+    weights = weights or Weights()
     checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
     if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
         tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
@@ -60,7 +107,7 @@ def load_source(settings: ModelArgs) -> ModelSource:
         tokenizer = load_tokenizer(settings.tokenizer_name_or_path, "model_args.tokenizer_name_or_path")
     decodes_only = settings.family == "decoder_only"
     if settings.family == "pretrained":
-        assert checkpoint is not None  # config.check_combination
+        assert checkpoint is not None  # settings.check
         decodes_only = not checkpoint.is_encoder_decoder
     if decodes_only:
         if tokenizer.eos_token_id is None:
@@ -77,7 +124,34 @@ def load_source(settings: ModelArgs) -> ModelSource:
         )
     if settings.encoding != "auto":
         tokenizer = split_digits(tokenizer)
-    return ModelSource(settings, tokenizer, checkpoint, decodes_only)
+    is_head = settings.number_encoding == HEAD
+    if is_head and not decodes_only and (weights.trained_layers is not None or weights.lora):
+        raise UserError(
+            "weights.trained_layers and weights.lora need a decoder-only model under a regression head. Omit "
+            "them, or choose another model."
+        )
+    if is_head:
+        kind = import_module("ntl.models.regression_head").RegressionHead
+    elif settings.encoding == "xval":
+        xval = import_module("ntl.models.xval")
+        kind = xval.DecoderXval if decodes_only else xval.Xval
+    elif decodes_only:
+        kind = import_module("ntl.models.decoder_only").DecoderOnly
+    else:
+        kind = import_module("ntl.models.language_model").LanguageModel
+    torch.manual_seed(seed)
+    built: Any = kind(ModelSource(settings, tokenizer, checkpoint, decodes_only))
+    heads = [built.head] if is_head else []
+    try:
+        if weights.trained_layers is not None:
+            key = f"weights.trained_layers={weights.trained_layers}"
+            built.frozen = UpperLayers(built.model, weights.trained_layers, heads)
+        if weights.lora:
+            key = f"weights.lora={weights.lora}"
+            built.lora = Lora(built.model, weights.lora, heads)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key} cannot be used: {error}") from error
+    return built
 
 
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
@@ -121,33 +195,18 @@ def get_shape(name: str) -> dict[str, Any]:
         ) from None
 
 
-def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
-    arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
-    model_type = arguments.pop("model_type")
-    config_class = type(AutoConfig.for_model(model_type))
-    # transformers would silently accept unknown arguments, and build another model than requested.
-    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
-    if unknown := [key for key in arguments if key not in known]:
-        raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
-    ids = ("pad_token_id", "eos_token_id", "bos_token_id")
-    tokens = {"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in ids}}
-    if model_type == "t5":
-        tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
-    try:
-        return config_class(**arguments, **tokens)
-    except Exception as error:  # strict configurations raise their own types
-        raise UserError(f"{model_type} cannot be built from {arguments}: {error}") from error
-
-
 def _describe(settings: ModelArgs) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
-    keys = ["encoding", "head", "number_format"]
+    keys, is_head = ["encoding", "head", "number_format"], settings.number_encoding == HEAD
     if settings.number_format == "padded":
         keys += ["number_scale", *(["number_digits"] if settings.number_digits is not None else [])]
     keys += ["separator", "chat_template"] if settings.family != "t5" else []
-    keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
-    values = {**vars(settings), "encoding": settings.encoding, "head": settings.head}
+    keys += ["log_scale"] if settings.encoding in ("rt", "xval") or is_head else []
+    values = {
+        **vars(settings),
+        "encoding": settings.encoding,
+        "head": "regression" if is_head else "language",
+    }
     values |= {"log_scale": settings.log_scale_embeddings}
     values |= {key: str(values[key]) for key in ("number_format", "number_scale")}
     return {key: values[key] for key in keys}
@@ -169,16 +228,27 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
     """
     settings, tokenizer, checkpoint, _ = source
     if checkpoint is None:
-        config = _scratch_config(settings, tokenizer)
-        config.ntl = _describe(settings) | described
+        arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
+        model_type = arguments.pop("model_type")
+        config_class = type(AutoConfig.for_model(model_type))
+        # transformers would silently accept unknown arguments, and build another model than requested.
+        known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+        if unknown := [key for key in arguments if key not in known]:
+            raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
+        special = ("pad_token_id", "eos_token_id", "bos_token_id")
+        tokens = {"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in special}}
+        if model_type == "t5":
+            tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
         # Auto classes select the model by its configuration.
         make = getattr(model_class, "from_config", model_class)
         try:
+            config = config_class(**arguments, **tokens)
+            config.ntl = _describe(settings) | described
             return make(config).train()
-        except Exception as error:  # whatever a configuration breaks
+        except Exception as error:  # whatever a configuration breaks, in types of its own
             raise UserError(
-                f"a {config.model_type} cannot be built with model_args.family={settings.family} from this "
-                f"configuration ({describe(error)})."
+                f"a {model_type} cannot be built with model_args.family={settings.family} from {arguments} "
+                f"({describe(error)})."
             ) from error
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
@@ -214,6 +284,15 @@ def _load(model_class: Any, settings: ModelArgs, config: PreTrainedConfig, new: 
             f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
         )
     return model
+
+
+def check_t5(source: ModelSource) -> None:
+    """Raise a UserError for an encoder-decoder other than T5."""
+    if (kind := getattr(source.checkpoint, "model_type", "t5")) != "t5":
+        raise UserError(
+            f"xVal or a regression head on an encoder-decoder, which this {kind} is, expects a T5. Choose "
+            "another model."
+        )
 
 
 def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:

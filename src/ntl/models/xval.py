@@ -1,36 +1,58 @@
-"""xVal on T5: one `[NUM]` token scaled by the value, and a number head."""
+"""xVal: one `[NUM]` token scaled by the value, and a number head, on T5 or a decoder-only model."""
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Cache, T5Config, T5ForConditionalGeneration
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    Cache,
+    PreTrainedConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.utils.generic import ModelOutput
 
+from ntl.encodings.digits import TextEncoding
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
-from ntl.models import IGNORE, Row
-from ntl.models.source import ModelSource, build_model, cache_name, evaluation_mode
+from ntl.models import IGNORE, AnsweringModel, Row
+from ntl.models.decoder_only import decoder_prompts
+from ntl.models.source import (
+    ModelSource,
+    build_model,
+    cache_name,
+    check_lengths,
+    check_t5,
+    evaluation_mode,
+    get_shape,
+)
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 
 
 @dataclass
 class XvalOutput(ModelOutput):
-    """Output of `T5ForXval`."""
+    """Output of xVal's models."""
 
     loss: Tensor | None = None  # with labels
     logits: Tensor | None = None  # [batch, seq, vocab]
-    errors: Tensor | None = None  # [batch, seq], squared, of standardized numbers; 0 elsewhere; with labels
+    errors: Tensor | None = (
+        None  # [batch, labels], squared, of standardized numbers; 0 elsewhere; with labels
+    )
     numbers: Tensor | None = None  # [batch, seq], standardized, float32; used at `[NUM]`
     encoded: Tensor | None = None  # [batch, question, width]
     cache: Cache | None = None  # for the next step
 
 
-class T5ForXval(T5ForConditionalGeneration):
-    """T5 that multiplies the embedding of `[NUM]` by a value, and predicts a number with each token.
+class NumberTokens:
+    """What xVal adds to a language model: `[NUM]` is scaled by a value, and each token predicts a number.
 
     The `ntl` of its configuration holds `number_id` and `log_scale`.
 
@@ -41,13 +63,68 @@ class T5ForXval(T5ForConditionalGeneration):
     accepts_loss_kwargs = True  # so that a Trainer passes `num_items_in_batch`
     label_smoothing = 0.0
 
+    def __init__(self: Any, config: PreTrainedConfig):
+        super().__init__(config)  # type: ignore[call-arg]  # of the language model
+        width = config.hidden_size
+        self.number_head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
+        self.post_init()
+
+    def embed(self: Any, input_ids: Tensor | None, numbers: Tensor | None) -> Tensor:
+        """Embed token ids and values, `[batch, seq]`, as `[batch, seq, width]`."""
+        assert input_ids is not None  # the caller gives them, unless `encoded` or `labels` replaces them
+        assert numbers is not None
+        embedded: Tensor = self.get_input_embeddings()(input_ids)
+        scale = embedding_scale(numbers, self.config.ntl["log_scale"]).to(embedded.dtype)
+        is_number = input_ids == self.config.ntl["number_id"]
+        return embedded * torch.where(is_number, scale, 1).unsqueeze(-1)
+
+    def predict(self: Any, states: Tensor) -> Tensor:
+        """Predict a standardized number with each state, `[batch, seq]`, float32."""
+        # bfloat16 would keep only three digits of a number.
+        with torch.autocast(states.device.type, enabled=False):
+            predicted: Tensor = self.number_head(states.to(self.number_head[0].weight.dtype))
+        return predicted.squeeze(-1).float()
+
+    def losses(
+        self: Any,
+        logits: Tensor,
+        predicted: Tensor,
+        labels: Tensor,
+        values: Tensor | None,
+        items: Tensor | None,
+        count: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss, and the squared errors of the numbers, `[batch, seq]`.
+
+        It is (cross-entropy + standardized squared error at `[NUM]`) / 2, each a mean over the whole update.
+
+        Args:
+            logits, predicted: Predictions of each label, `[batch, seq, vocab]` and `[batch, seq]`.
+            labels: Token ids, `[batch, seq]`, -100 where nothing is learned.
+            values: Values at `[NUM]`, `[batch, seq]`, float64.
+            items, count: Labels and `[NUM]` of the update. None: of this batch.
+        """
+        assert values is not None  # given with the labels
+        is_number = labels == self.config.ntl["number_id"]
+        items = (labels != IGNORE).sum() if items is None else items
+        count = is_number.sum() if count is None else count
+        ce = F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            labels.flatten(),
+            ignore_index=IGNORE,
+            label_smoothing=self.label_smoothing if self.training else 0.0,
+            reduction="sum",
+        )
+        errors = torch.where(is_number, (predicted - standardize(values, self.config)).square(), 0)
+        return (ce / items + errors.sum() / count.clamp(min=1)) / 2, errors
+
+
+class T5ForXval(NumberTokens, T5ForConditionalGeneration):
+    """T5 that reads and predicts numbers."""
+
     def __init__(self, config: T5Config):
         super().__init__(config)
         self.cache_name = cache_name(self.decoder)
-        self.number_head = nn.Sequential(
-            nn.Linear(config.d_model, config.d_model), nn.GELU(), nn.Linear(config.d_model, 1)
-        )
-        self.post_init()
 
     _init_weights = init_weights
 
@@ -66,9 +143,7 @@ class T5ForXval(T5ForConditionalGeneration):
         num_items_in_batch: Tensor | None = None,
         numbers_in_batch: Tensor | None = None,
     ) -> XvalOutput:
-        """Predict tokens and numbers and, with labels, compute the loss.
-
-        It is (cross-entropy + standardized squared error at `[NUM]`) / 2, each a mean over the whole update.
+        """Predict tokens and numbers and, with labels, compute the loss, see `NumberTokens.losses`.
 
         Args:
             input_ids: Token ids of the questions, `[batch, question]`; not needed with `encoded`.
@@ -85,10 +160,10 @@ class T5ForXval(T5ForConditionalGeneration):
             decoder_numbers = F.pad(label_numbers[:, :-1], (1, 0))
         if encoded is None:
             encoded = self.encoder(
-                inputs_embeds=self._embed(input_ids, numbers), attention_mask=attention_mask
+                inputs_embeds=self.embed(input_ids, numbers), attention_mask=attention_mask
             ).last_hidden_state
         decoded = self.decoder(
-            inputs_embeds=self._embed(decoder_input_ids, decoder_numbers),
+            inputs_embeds=self.embed(decoder_input_ids, decoder_numbers),
             encoder_hidden_states=encoded,
             encoder_attention_mask=attention_mask,
             **{self.cache_name: cache},
@@ -96,48 +171,58 @@ class T5ForXval(T5ForConditionalGeneration):
         )
         states = decoded.last_hidden_state
         scale = self.model_dim**-0.5 if self.config.scale_decoder_outputs else 1.0
-        # bfloat16 would keep only three digits of a number.
-        with torch.autocast(states.device.type, enabled=False):
-            predicted = self.number_head(states.to(self.number_head[0].weight.dtype)).squeeze(-1).float()
-        logits = self.lm_head(states * scale)
+        logits, predicted = self.lm_head(states * scale), self.predict(states)
         loss = errors = None
         if labels is not None:
-            assert label_numbers is not None
-            is_number = labels == self.config.ntl["number_id"]
-            items = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch
-            count = is_number.sum() if numbers_in_batch is None else numbers_in_batch
-            ce = F.cross_entropy(
-                logits.flatten(0, 1).float(),
-                labels.flatten(),
-                ignore_index=IGNORE,
-                label_smoothing=self.label_smoothing if self.training else 0.0,
-                reduction="sum",
-            )
-            errors = (predicted - standardize(label_numbers, self.config)).square()
-            errors = torch.where(is_number, errors, 0)
-            loss = (ce / items + errors.sum() / count.clamp(min=1)) / 2
+            counts = num_items_in_batch, numbers_in_batch
+            loss, errors = self.losses(logits, predicted, labels, label_numbers, *counts)
         return XvalOutput(loss, logits, errors, predicted, encoded, getattr(decoded, self.cache_name))
 
-    def _embed(self, input_ids: Tensor | None, numbers: Tensor | None) -> Tensor:
-        assert input_ids is not None  # the caller gives them, unless `encoded` or `labels` replaces them
-        assert numbers is not None
-        embedded = self.shared(input_ids)
-        scale = embedding_scale(numbers, self.config.ntl["log_scale"]).to(embedded.dtype)
-        is_number = input_ids == self.config.ntl["number_id"]
-        return embedded * torch.where(is_number, scale, 1).unsqueeze(-1)
+
+@cache
+def causal_model(config_class: Any) -> Any:
+    """Make the class of decoder-only models of a kind, such as Llama, that read and predict numbers."""
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+
+    class CausalForXval(NumberTokens, kind):
+        """A decoder-only model that reads and predicts numbers."""
+
+        def forward(
+            self,
+            input_ids: Tensor,
+            attention_mask: Tensor,
+            numbers: Tensor,
+            labels: Tensor | None = None,
+            num_items_in_batch: Tensor | None = None,
+            numbers_in_batch: Tensor | None = None,
+        ) -> XvalOutput:
+            """Predict the next tokens and numbers of `[batch, seq]`; see `NumberTokens.losses`."""
+            states = self.base_model(
+                inputs_embeds=self.embed(input_ids, numbers), attention_mask=attention_mask, use_cache=False
+            ).last_hidden_state
+            logits, predicted = self.get_output_embeddings()(states), self.predict(states)
+            loss = errors = None
+            if labels is not None:
+                ahead = logits[:, :-1], predicted[:, :-1], labels[:, 1:], numbers[:, 1:]
+                loss, errors = self.losses(*ahead, num_items_in_batch, numbers_in_batch)
+            return XvalOutput(loss, logits, errors, predicted)
+
+    return CausalForXval
 
 
-class Xval:
-    """T5 that reads and writes numbers as values; implements `ntl.models.AnsweringModel`."""
-
-    frozen = lora = None
+class Xval(AnsweringModel):
+    """T5 that reads and writes numbers as values."""
 
     def __init__(self, source: ModelSource):
         self.tokenizer = source.tokenizer
         self.encoding = XvalEncoding(self.tokenizer)
         self.number_ids = [self.encoding.number_id]
         own = {"number_id": self.encoding.number_id, **NO_STATISTICS}
-        self.model = build_model(T5ForXval, source, new=["number_head."], **own)
+        self.model = build_model(self._model_class(source), source, new=["number_head."], **own)
+
+    def _model_class(self, source: ModelSource) -> Any:
+        check_t5(source)
+        return T5ForXval
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the numbers in the training answers; see `AnsweringModel.fit`."""
@@ -150,28 +235,86 @@ class Xval:
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad each column of the rows to `[batch, seq]`; see `AnsweringModel.collate`."""
-        return {
-            **self._questions([row["input_ids"] for row in rows], [row["numbers"] for row in rows]),
-            "labels": pad_sequence([torch.tensor(row["labels"]) for row in rows], True, IGNORE),
-            "label_numbers": _pad_values([row["label_numbers"] for row in rows]),
-        }
+        batch = self._pad([row["input_ids"] for row in rows], [row["numbers"] for row in rows])
+        batch["labels"] = pad_sequence([torch.tensor(row["labels"]) for row in rows], True, IGNORE)
+        if "label_numbers" in rows[0]:  # those of a decoder-only model are among its numbers
+            batch["label_numbers"] = _pad_values([row["label_numbers"] for row in rows])
+        return batch
 
     def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer greedily, feeding each predicted number to the next step; see `AnsweringModel.answer`."""
         if not questions:
             return []
-        batch = self._questions(*self.encoding.encode(questions))
+        batch = self._pad(*self.encoding.encode(questions))
         with evaluation_mode(self.model):
-            rows, values = _generate(
-                self.model,
-                {key: value.to(self.model.device) for key, value in batch.items()},
-                max_new_tokens,
-            )
+            rows, values = _generate(self.model, self._on_device(batch), max_new_tokens)
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
 
-    def _questions(self, ids: list[list[int]], numbers: Sequence[Sequence[float]]) -> dict[str, Tensor]:
-        padded = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+    def _pad(self, ids: list[list[int]], numbers: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        padded = self.tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt")
         return {**padded, "numbers": _pad_values(numbers)}
+
+    def _on_device(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {key: value.to(self.model.device) for key, value in batch.items()}
+
+
+class DecoderXval(Xval):
+    """A decoder-only model that reads and writes numbers as values: question and answer in one sequence.
+
+    In a sequence of this class, a token is an integer, and a number stands as its value.
+    """
+
+    def __init__(self, source: ModelSource):
+        super().__init__(source)
+        spelled = SimpleNamespace(encode=self._spell, decode=TextEncoding(self.tokenizer).decode)
+        self.prompts = decoder_prompts(source, spelled)
+
+    def _model_class(self, source: ModelSource) -> Any:
+        config: Any = source.checkpoint
+        if config is None:
+            config = AutoConfig.for_model(get_shape(source.settings.config_name)["model_type"])
+        return causal_model(config.__class__)
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Encode pairs as `input_ids`, `numbers` and `labels`; see `AnsweringModel.encode`."""
+        prompts = self.prompts(questions)
+        ends = [[*answer, self.tokenizer.eos_token_id] for answer in self._spell(answers)]
+        input_ids, numbers = self._split(map(operator.add, prompts, ends))
+        check_lengths(input_ids, self.model)
+        asked = [len(prompt) for prompt in prompts]
+        labels = [[IGNORE] * n + row[n:] for n, row in zip(asked, input_ids, strict=True)]
+        return {"input_ids": input_ids, "numbers": numbers, "labels": labels}
+
+    def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
+        """Answer greedily, feeding each predicted number to the next step; see `AnsweringModel.answer`.
+
+        Each step reads the whole sequence, padded on the right, so that any causal model can be asked.
+        """
+        prompts, written = self.prompts(questions), [list[Any]() for _ in questions]
+        for _ in range(max_new_tokens):
+            asked = [i for i, row in enumerate(written) if row[-1:] != [self.tokenizer.eos_token_id]]
+            if not asked:
+                break
+            batch = self._on_device(self._pad(*self._split(prompts[i] + written[i] for i in asked)))
+            last = torch.arange(len(asked)), batch["attention_mask"].sum(-1) - 1
+            with evaluation_mode(self.model):
+                output = self.model(**batch)
+            tokens = output.logits[last].argmax(-1).tolist()
+            numbers = restore(output.numbers[last], self.model.config).cpu().numpy()
+            for i, token, number in zip(asked, tokens, numbers, strict=True):
+                written[i].append(number if token == self.encoding.number_id else token)
+        return self.encoding.decode(*self._split(written))
+
+    def _spell(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[Any]]:
+        rows = zip(*self.encoding.encode(texts, special_tokens), strict=True)
+        number_id = self.encoding.number_id
+        return [[v if t == number_id else t for t, v in zip(*row, strict=True)] for row in rows]
+
+    def _split(self, rows: Iterable[Sequence[Any]]) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the token ids of sequences, and their values, which are 0 beside numbers."""
+        rows = [*rows]
+        ids = [[x if isinstance(x, int) else self.encoding.number_id for x in row] for row in rows]
+        return ids, [[0.0 if isinstance(x, int) else x for x in row] for row in rows]
 
 
 def _pad_values(rows: Sequence[Sequence[float]]) -> Tensor:

@@ -14,14 +14,15 @@ others is ordinary Python: `ntl_was(probs, values, target) * 1.2**digits_after`.
 """
 
 from ntloss.criteria import tokens, whole_numbers
-from ntloss.criteria.facts import fact, facts
-from ntloss.criteria.hl_gauss import HLGauss
 from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion, reads_of
 from ntloss.criteria.soft import SoftTargets, soft_labels_of
 from ntloss.criteria.targets import (
+    HLGauss,
     cramer_distance,
     cross_entropy,
     exponential,
+    fact,
+    facts,
     gaussian,
     kl_divergence,
     made_once,
@@ -34,9 +35,8 @@ from ntloss.criteria.whole_numbers import *  # noqa: F403
 __all__ = [
     *tokens.__all__,  # one loss for each number token
     *whole_numbers.__all__,  # one loss for each whole number
-    # hl_gauss.py: Gaussian targets on whole numbers
+    # targets.py: Gaussian targets on whole numbers, and what criteria are made of
     "HLGauss",
-    # targets.py: what they are made of
     "gaussian",
     "exponential",
     "mixture",
@@ -45,12 +45,11 @@ __all__ = [
     "wasserstein_distance",
     "cramer_distance",
     "made_once",
+    "facts",
+    "fact",
     # soft.py: labels that are distributions
     "SoftTargets",
     "soft_labels_of",
-    # facts.py: what is known of a criterion
-    "facts",
-    "fact",
     # signature.py: what a criterion reads, and criteria by name
     "Criterion",
     "READABLE",

@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntloss.criteria import tokens, whole_numbers
-from ntloss.criteria.facts import fact
-from ntloss.criteria.hl_gauss import HLGauss
+from ntloss.criteria.targets import HLGauss, fact
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 Criterion = Callable[..., Tensor]
@@ -61,7 +60,8 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
 
     Raises:
         ValueError: an unknown name or option.
-        TypeError: `given` cannot be called, or a required parameter is not among `READABLE`.
+        TypeError: `given` cannot be called, a required parameter is not among `READABLE`, or `HLGauss` has
+            no sigma.
 
     Example:
         >>> from ntloss.criteria import make_criterion
@@ -83,11 +83,6 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
     if function is not HLGauss:
         reads_of(criterion)
         return criterion
-    if requires(criterion, "sigma"):
-        raise ValueError(
-            "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
-            "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
-        )
     return criterion()  # type: ignore[return-value]
 
 
@@ -172,22 +167,11 @@ def name_of(criterion: Criterion) -> str:
 def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
     largest = max(map(abs, vocabulary.distinct_values))
-    bounded = not fact(criterion, "in_units") or option_of(criterion, "squash") is not None
-    if bounded or largest <= _LARGEST_UNIT:
+    if not fact(criterion, "in_units") or option_of(criterion, "squash") or largest <= _LARGEST_UNIT:
         return
-    given = [token.value for token in vocabulary.value_tokens]
-    advice = (
-        "Use HLGauss.for_answers(answers) or another bounded criterion (dist2, number_level, ntl_was with "
-        "squash=2.0), or a vocabulary of digits: NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')."
-    )
-    if any(abs(value) > _LARGEST_UNIT for value in given):
-        low, high = min(given), max(given)
-        value = f"(value - {low:.15g})".replace("- -", "+ ") if low else "value"
-        advice = (
-            f"Divide the values by their range: {value} / {high - low or abs(high):.15g}. Or use "
-            "HLGauss(sigma=...) or another bounded criterion (dist2, ntl_was with squash=2.0)."
-        )
     raise ValueError(
         f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
-        f"{largest:,.0f}, and would outweigh cross-entropy. {advice}"
+        f"{largest:,.0f}, and would outweigh cross-entropy: expected HLGauss or another bounded criterion "
+        "(dist2, number_level, ntl_was with squash=2.0), digits (NumberVocabulary.from_tokenizer(tokenizer, "
+        "tokens='digits')), or values that are divided by their range"
     )

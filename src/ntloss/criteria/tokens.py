@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.facts import facts
 from ntloss.criteria.targets import (
     check_positive,
     cramer_distance,
     cross_entropy,
     exponential,
+    facts,
     gaussian,
     kl_divergence,
     made_once,

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ntloss.criteria.facts import facts
+from ntloss.criteria.targets import facts
 from ntloss.criteria.tokens import ntl_was
 from ntloss.numbers.labels import LabelNumbers, first_tokens
 

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import name_of
 from ntloss.criteria.soft import SoftTargets
+from ntloss.criteria.targets import fact
 from ntloss.engine.readout import COMPUTED_IN, Readout
-from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import Targets
+from ntloss.engine.targets import NumberTables, Targets
 from ntloss.engine.terms import NumberTerm
 
 

@@ -13,17 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
-from ntloss.criteria.facts import fact
-from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of, option_of, reads_of, requires
-from ntloss.criteria.targets import MINUS_INFINITY
+from ntloss.criteria.targets import MINUS_INFINITY, fact
 from ntloss.engine.readout import COMPUTED_IN, Readout
-from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import (
     IGNORED,
     OF_NUMBERS,
     LabelReader,
     Mode,
+    NumberTables,
     Targets,
     check_choice,
     values_are_hidden,
@@ -92,7 +90,8 @@ class NumberTerm(nn.Module):
         elif mode is None:
             mode = "replace" if fact(self.criterion, "replaces") else "add"
         # A decimal point belongs to its number, unless the criterion has an option that says otherwise.
-        with_decimals, fields = decimals in (None, True), fields_of(self.criterion)
+        with_decimals, given = decimals in (None, True), self.criterion
+        fields = (given.fields, given.by) if isinstance(given, HLGauss) and given.fields else None
         made_for = f"ignore_index={ignore_index}, shift={shift}"
         if self.criterion is not None:
             names, by = fields or (None, None)

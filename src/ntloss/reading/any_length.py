@@ -304,44 +304,34 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
         levels: `[levels]`, of the quantiles.
         low, high: the range of the numbers, to which the bounds are clamped.
     """
-    count, device = len(numbers.noise), numbers.values.device
     rows, distributions = [], []
-    for prompt in range(count):
+    for prompt in range(len(numbers.noise)):
         own = numbers.prompts == prompt
         values, weights = numbers.values[own], numbers.weights[own]
         begun, read = weights.sum(), (values >= low) & (values <= high) & (weights > 0)
         values, order = values[read].sort()
-        starts = begun.clamp(max=1)  # the sum of sampled weights may be larger
         shares = weights[read][order]
         total = shares.sum()
-        continues = (weights * numbers.tied[own])[read].sum() / total
-        distinct, index = torch.unique(values, return_inverse=True)
-        summed = torch.zeros_like(distinct).index_add_(0, index, shares / total)
-        distributions.append((distinct, summed))
-        if not len(values):
-            nothing = torch.full((3 * len(levels) + 2,), math.nan, dtype=torch.float64, device=device)
-            rows.append(torch.cat([nothing, torch.stack([starts, 0 * starts, total * math.nan])]))
-            continue
         shares = shares / total
-        cumulative = shares.cumsum(0)
-        mean = (shares * values).sum()
-        spread = (shares * (values - mean).square()).sum().sqrt()
-        # Systematic samples vary at most as much as independent ones of what was resampled.
-        noise = 1.96 * numbers.noise[prompt].sqrt()
-        off = noise * (levels * (1 - levels)).sqrt()
-        at = [
-            _quantile(values, cumulative, level).clamp(low, high)
-            for level in (levels, levels - off, levels + off)
-        ]
-        rows.append(torch.cat([*at, torch.stack([mean, noise * spread, starts, total / begun, continues])]))
-    table = torch.stack(rows)
-    values, lower, upper = table[:, : 3 * len(levels)].view(count, 3, -1).unbind(1)
-    names = ("mean", "mean_error", "starts", "ends", "continues")
-    return {
-        **{"values": values, "lower": lower, "upper": upper},
-        **dict(zip(names, table[:, 3 * len(levels) :].unbind(-1), strict=True)),
-        "distributions": tuple(distributions),
-    }
+        distinct, index = torch.unique(values, return_inverse=True)
+        distributions.append((distinct, torch.zeros_like(distinct).index_add_(0, index, shares)))
+        nan = torch.full_like(levels, math.nan)
+        row = {"values": nan, "lower": nan, "upper": nan, "mean": nan[0], "mean_error": nan[0]}
+        ends = torch.zeros_like(begun)
+        if len(values):
+            cumulative, mean, ends = shares.cumsum(0), (shares * values).sum(), total / begun
+            spread = (shares * (values - mean).square()).sum().sqrt()
+            # Systematic samples vary at most as much as independent ones of what was resampled.
+            noise = 1.96 * numbers.noise[prompt].sqrt()
+            off = noise * (levels * (1 - levels)).sqrt()
+            for name, of_levels in (("values", levels), ("lower", levels - off), ("upper", levels + off)):
+                row[name] = _quantile(values, cumulative, of_levels).clamp(low, high)
+            row |= {"mean": mean, "mean_error": noise * spread}
+        row["starts"] = begun.clamp(max=1)  # the sum of sampled weights may be larger
+        row |= {"ends": ends, "continues": (weights * numbers.tied[own])[read].sum() / total}
+        rows.append(row)
+    fields = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return {**fields, "distributions": tuple(distributions)}
 
 
 def _quantile(values: Tensor, cumulative: Tensor, levels: Tensor) -> Tensor:

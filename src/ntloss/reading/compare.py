@@ -18,13 +18,20 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.intervals import interval_coverage
-from ntloss.reading.plots import plot_errors
-from ntloss.reading.prompts import encode_after, encode_prompts, number_forms, read_each, write_questions
+from ntloss.reading.prompts import (
+    Prompt,
+    Question,
+    encode_after,
+    encode_prompts,
+    number_forms,
+    read_each,
+    tokenizer_of,
+    write_questions,
+)
 from ntloss.reading.quantiles import NO_LIMITS, Limits
-from ntloss.reading.question import Prompt, Question, tokenizer_of
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import Prompts, TorchModel
-from ntloss.results import Result
+from ntloss.results import Result, axes
 
 _RESAMPLES = 10_000
 
@@ -119,20 +126,9 @@ class AnswerComparison(Result):
         return rows
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the mean absolute errors of greedy answers, medians and means; needs matplotlib.
-
-        Args:
-            ax: axes of matplotlib. Default: new ones.
-
-        Returns:
-            The axes.
-        """
-        kinds = ("greedy", "median", "mean")
-        errors = {
-            name: {kind: getattr(found, kind) for kind in kinds if not math.isnan(getattr(found, kind))}
-            for name, found in self.models.items()
-        }
-        return plot_errors(errors, ax)
+        """Draw the mean absolute errors, on axes of matplotlib or new ones; return them."""
+        errors = self.to_frame()[["greedy", "median", "mean"]].dropna(axis="columns", how="all")
+        return errors.plot.bar(ax=axes(ax), rot=0, ylabel="mean absolute error")
 
 
 def compare_answers(

@@ -1,12 +1,16 @@
-"""What a model reads before a number or a score, as tokens: where they end, and which are run at once."""
+"""What a model is asked: a question, the text that a model reads of it, and that text as tokens."""
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,15 +19,246 @@ from torch import Tensor
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS, SPACES, find_numbers
 from ntloss.numbers.vocabulary import NumberToken, NumberVocabulary
-from ntloss.reading.question import Prompt, Question, tokenizer_of
 from ntloss.reading.source import Continuations, Source
-from ntloss.reading.torch_model import TorchModel, as_source
+from ntloss.reading.torch_model import TorchModel
 
+Turns = Sequence[Mapping[str, Any]]
+AUTO = "auto"
+_PROCESSES = ("image_processor", "feature_extractor")
 _AT_ONCE = 64  # prompts
 _SEEING_AT_ONCE = 8  # prompts with images
 _CHARACTERS = 4096  # of all prompts that are run at once on a CPU, with padding; more gain nothing there
 _PATIENCE = 2.0  # seconds without a progress bar
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model is asked, and how its answer begins; a text alone stands for `Question(text)`.
+
+    With a chat template, the prompt is the user's turn and the prefill begins the assistant's. Other causal
+    models continue the prompt, a line break unless it ends in white space, and the prefill. Encoder-decoders
+    get the prompt in the encoder and the prefill in the decoder.
+
+    Args:
+        prompt: the question. Default: none, there are `messages`.
+        prefill: the answer's text before the number or score, such as `"It takes "`. Default: none, the
+            answer begins with it.
+        system: the system's turn before the prompt. Default: that of the chat template.
+        messages: in place of a prompt, the turns of a conversation, as OpenAI's API takes them; the last may
+            be the beginning of the assistant's. A tokenizer's template gets several texts of a turn as one,
+            a line each.
+        images: those of the prompt, in its front: an image or a list. A model of transformers takes what its
+            processor takes, such as images of Pillow; a server files, addresses and images of Pillow. Images
+            may also stand in `messages`, as `{"type": "image", "image": image}`. Default: none.
+        template: "auto" for the tokenizer's chat template, if it has one; None for prompts without a chat
+            template, for a model that was fine-tuned on plain texts; or a template in Jinja.
+        template_options: further options of the chat template, such as `{"enable_thinking": False}`.
+
+    Raises:
+        TypeError: a prompt or prefill that is not a text, both or none of prompt and messages, or messages of
+            another form.
+        ValueError: an empty prompt, or a system's turn in both `system` and `messages`.
+
+    Example:
+        >>> Question("How many minutes does it take to boil an egg?", prefill="It takes ").prefill
+        'It takes '
+    """
+
+    prompt: str | None = None
+    prefill: str = ""
+    system: str | None = None
+    messages: Turns | None = None
+    images: Any = None
+    template: str | None = AUTO
+    template_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            raise TypeError("question: expected either a prompt or messages")
+        for name in ("prompt", "prefill"):
+            if not isinstance(given := getattr(self, name), str) and (name, given) != ("prompt", None):
+                raise TypeError(f"{name}: expected a text, given {type(given).__name__} {given!r:.80}")
+        if self.prompt == "":
+            raise ValueError("prompt: expected a question, given an empty one")
+        if self.messages is not None and not _is_chat(self.messages):
+            raise TypeError(
+                "messages: expected the turns of one conversation, such as "
+                f"[{{'role': 'user', 'content': 'How many?'}}], given {self.messages!r:.80}"
+            )
+        if self.system is not None and any(turn["role"] == "system" for turn in self.messages or ()):
+            raise ValueError("system: the messages have a system's turn already. Omit one of the two.")
+
+    @property
+    def seen(self) -> list[Any]:
+        """The images of the prompt, or of the messages."""
+        if self.images is not None:
+            is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
+            return [*self.images] if is_list else [self.images]
+        contents = (turn.get("content") for turn in self.messages or ())  # none of a turn that calls a tool
+        parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
+        return [
+            part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None
+        ]
+
+    def written_for(self, source: Any, processor: Any) -> Prompt:
+        """Return what a model reads, with a tokenizer or a processor."""
+        images, prefill, content = tuple(self.seen), self.prefill, cast(Any, self.prompt)
+        if self.images is not None:
+            shown = [{"type": "image", "image": image} for image in images]
+            content = [*shown, {"type": "text", "text": self.prompt}]
+        chat = [*(self.messages or [{"role": "user", "content": content}])]
+        if self.system is not None:
+            chat = [{"role": "system", "content": self.system}, *chat]
+        if source.is_chat:
+            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(chat, images)))
+        if images and (
+            tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or source.has_decoder
+        ):
+            raise TypeError(
+                "images: expected a server, or a causal model of transformers and its processor in place of "
+                "the tokenizer, such as AutoProcessor.from_pretrained(name); given "
+                f"{type(processor).__name__}"
+            )
+        parts = (processor, tokenizer_of(processor))
+        writer = next((part for part in parts if getattr(part, "chat_template", None) is not None), None)
+        if self.template is not None and writer is not None and not source.has_decoder:
+            return self._in_template(writer, chat)._replace(images=images)
+        if self.prompt is None or self.system is not None or self.template_options:
+            raise ValueError(
+                "system, messages and template_options need a tokenizer with a chat template: pass the "
+                "prompt as one text"
+            )
+        if source.has_decoder:
+            return Prompt(prefill, False, prefill, self.prompt)
+        text = self.prompt + ("\n" if prefill and not self.prompt[-1].isspace() else "") + prefill
+        return Prompt(text, True, prefill, images=images)
+
+    def _in_template(self, writer: Any, chat: list[Mapping[str, Any]]) -> Prompt:
+        """Write a conversation with the assistant's turn left open after the prefill."""
+        options, prefill = {**(self.template_options or {})}, self.prefill
+        if self.template != AUTO:
+            options["chat_template"] = self.template
+        in_turns = _in_texts if tokenizer_of(writer) is writer else _in_parts
+        if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
+            *chat, last = chat
+            begun = _in_texts([last])[0].get("content") or ""
+            if not isinstance(begun, str):
+                raise TypeError(
+                    f"messages: expected the assistant's last turn to be a text, given {begun!r:.80}"
+                )
+            prefill = begun + prefill
+        words = prefill.rstrip()
+        if not words:
+            options = {"add_generation_prompt": True, **options}
+            text = writer.apply_chat_template(in_turns(chat), tokenize=False, **options)
+            return Prompt(text + prefill, False, prefill)
+        turns = in_turns([*chat, {"role": "assistant", "content": words}])
+        from jinja2 import TemplateError  # transformers needs it for templates
+
+        try:
+            text = writer.apply_chat_template(turns, continue_final_message=True, tokenize=False, **options)
+        except (TemplateError, ValueError) as error:  # it refuses the assistant's turn, or leaves it out
+            raise ValueError(
+                f"prefill={prefill!r}: the chat template has no assistant turn that can be continued "
+                f"({error}). Omit prefill."
+            ) from error
+        # Some templates trim the message, others do not.
+        return Prompt(text.rstrip() + prefill[len(words) :], False, prefill)
+
+
+class Prompt(NamedTuple):
+    """A question as a model reads it.
+
+    Args:
+        text: the text that the answer continues.
+        special: whether the tokenizer adds its special tokens to the text; that of a chat template has them.
+        begun: the part of the answer that is given, which ends the text.
+        asked: what is read apart from the text: by an encoder the question, by a server the name of the
+            conversation. Default: nothing.
+        images: what stands at the text's placeholders of images.
+    """
+
+    text: str
+    special: bool
+    begun: str
+    asked: str = ""
+    images: tuple[Any, ...] = ()
+
+    @property
+    def before(self) -> str:
+        """The part of the text that may belong to the answer's number: all of a plain prompt."""
+        return self.text if self.special else self.begun
+
+
+def _is_chat(given: Any) -> bool:
+    """Return whether this is a conversation, turns with a role each."""
+    is_list = isinstance(given, Sequence) and len(given) > 0
+    return is_list and all(isinstance(turn, Mapping) and "role" in turn for turn in given)
+
+
+def tokenizer_of(given: Any) -> Any:
+    """Return the tokenizer of a processor, which has a part for images or sounds; anything else as it is."""
+    is_processor = hasattr(given, "tokenizer") and any(hasattr(given, name) for name in _PROCESSES)
+    return given.tokenizer if is_processor else given
+
+
+def _in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are lists of parts, which templates of processors expect."""
+    return [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+        if isinstance(turn.get("content"), str)
+        else {**turn}
+        for turn in chat
+    ]
+
+
+def _in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
+    found = [{**turn} for turn in chat]
+    for turn in found:  # one that calls a tool may have no content
+        if isinstance(content := turn.get("content"), list | tuple):
+            texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            if all(isinstance(each, str) for each in texts):
+                turn["content"] = "\n".join(texts)
+    return found
+
+
+def _as_messages(chat: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a conversation as OpenAI's chat API takes it, with images as addresses or as data."""
+    rest = iter(images)
+
+    def part_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if part.get("type") != "image":
+            return part
+        return {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
+
+    def content(given: Any) -> Any:
+        return [part_of(part) for part in given] if isinstance(given, list | tuple) else given
+
+    return [{**turn, "content": content(turn.get("content"))} for turn in chat]
+
+
+def as_url(image: Any) -> str:
+    """Return an image's address as it is, and any other image as data in an address."""
+    if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
+        return image
+    if isinstance(image, str | Path):
+        data = Path(image).read_bytes()
+    elif isinstance(image, bytes):
+        data = image
+    elif hasattr(image, "save"):  # of Pillow
+        buffer = io.BytesIO()
+        image.save(buffer, format="PNG")
+        data = buffer.getvalue()
+    else:
+        raise TypeError(
+            "images: expected images of Pillow, files or addresses for a server, given "
+            f"{type(image).__name__}"
+        )
+    kinds = {b"\xff\xd8": "jpeg", b"GI": "gif", b"RI": "webp"}
+    kind = kinds.get(data[:2], "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def write_questions(model: Any, processor: Any, question: Any) -> tuple[Any, list[Prompt], bool]:
@@ -38,7 +273,7 @@ def write_questions(model: Any, processor: Any, question: Any) -> tuple[Any, lis
     ]
     if not questions:
         raise ValueError("question: expected at least one")
-    source = as_source(model)
+    source = model if isinstance(model, Source) else TorchModel(model)
     if not callable(processor) or not hasattr(tokenizer_of(processor), "chat_template"):
         raise TypeError(
             f"tokenizer: expected the model's tokenizer of transformers, such as AutoTokenizer."
@@ -75,7 +310,8 @@ def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary)
     """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
     token = root.likeliest(row)  # of some servers, its text
     text = vocabulary.text_of(token) if isinstance(token, int) else token
-    return text, f"token {token}" if text is None else repr(text)
+    shown = "another token" if token is None else f"token {token}"
+    return text, shown if text is None else repr(text)
 
 
 def read_each(
@@ -219,68 +455,40 @@ def encode_prompts(
             raise ValueError(f"prompt: expected a question, given {given!r}, which has no tokens")
     if not isinstance(source, TorchModel):
         return rows, prefix_ids, kept
-    if prompts[0].images:
-        return process(source, processor, prompts, rows)[0], prefix_ids, kept
+    if prompts[
+        0
+    ].images:  # a processor takes texts, whose white space at the end is kept whole, or not at all
+        whole = [_encode_whole(tokenizer, prompt.text, prompt.special) for prompt in prompts]
+        prompts = [
+            prompt if row == all_of_it else prompt._replace(text=prompt.text.rstrip())
+            for prompt, row, all_of_it in zip(prompts, kept, whole, strict=True)
+        ]
+        kept = [_encode_whole(tokenizer, prompt.text, prompt.special) for prompt in prompts]
+        return process(source, processor, prompts, kept), prefix_ids, kept
     return pad(rows, source.inner.device), prefix_ids, kept
 
 
 def process(
     model: TorchModel, processor: Any, prompts: Sequence[Prompt], kept: Sequence[Sequence[int]]
-) -> tuple[dict[str, Any], list[int]]:
-    """Let a processor put the tokens of images into prompts.
+) -> Any:
+    """Let a processor put the tokens of images into texts with a placeholder for each.
 
-    Args:
-        model: the model.
-        processor: the model's.
-        prompts: texts with one placeholder for each of their images.
-        kept: tokens of each prompt without the images', which may leave out some at its end.
-
-    Returns:
-        The inputs of the model, padded on the left, and how many tokens of images were put in front of the
-        last ones of each prompt.
+    `kept` are the tokens of each text without the images'. Return the model's inputs, padded on the left.
     """
-    special = prompts[0].special
     made = processor(
         text=[prompt.text for prompt in prompts],
         images=[[*prompt.images] for prompt in prompts],
         padding=True,
-        add_special_tokens=special,
+        padding_side="left",
+        add_special_tokens=prompts[0].special,
         return_tensors="pt",
     )
-    ids = made["input_ids"]
-    mask = made.get("attention_mask")
-    mask = torch.ones_like(ids) if mask is None else mask
-    by_token = {
-        name
-        for name, value in made.items()
-        if getattr(value, "shape", None) == ids.shape and not torch.is_floating_point(value)
-    }
-    columns: dict[str, list[list[int]]] = {name: [] for name in by_token - {"attention_mask"}}
-    added = []
-    for row, (prompt, tokens) in enumerate(zip(prompts, kept, strict=True)):
-        whole = processor.tokenizer.encode(prompt.text, add_special_tokens=special)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, tokens, strict=False)))
-        lost, written = whole[same:], list(tokens[same:])
-        own = mask[row].bool()
-        length = int(own.sum()) - len(lost)
-        if ids[row][own][length:].tolist() != lost:
-            raise ValueError(
-                f"{type(processor).__name__} encodes the end of a prompt in another way than its tokenizer: "
-                "pass what it returns to number_quantiles"
-            )
-        added.append(length - same)
-        for name, rows in columns.items():
-            end = written if name == "input_ids" else [0] * len(written)
-            rows.append([*made[name][row][own][:length].tolist(), *end])
-    inputs = {**made} | {name: pad(rows, ids.device)["input_ids"] for name, rows in columns.items()}
-    inputs["attention_mask"] = pad(columns["input_ids"], ids.device)["attention_mask"]
-    inner = model.inner
-    return {
-        name: value.to(inner.device, inner.dtype if torch.is_floating_point(value) else None)
-        if isinstance(value, Tensor)
-        else value
-        for name, value in inputs.items()
-    }, added
+    if made["input_ids"][:, -1].tolist() != [row[-1] for row in kept]:
+        raise ValueError(
+            f"{type(processor).__name__} encodes the end of a prompt in another way than its tokenizer: "
+            "pass what it returns to number_quantiles"
+        )
+    return made.to(model.inner.device, model.inner.dtype)
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, pad_id: int = 0) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from ntloss.reading import any_length, fixed_width
 from ntloss.reading.prompts import likeliest_after, vocabulary_of
 from ntloss.reading.results import NumberQuantiles
 from ntloss.reading.source import Continuations, Source
-from ntloss.reading.torch_model import Prompts, TorchModel, as_source
+from ntloss.reading.torch_model import Prompts, TorchModel
 
 _ROWS = 1024  # of a pass after the prompts', at most
 _CACHED = 2**15  # tokens whose keys and values are copied for a pass, where each text has a copy
@@ -113,12 +113,12 @@ def number_quantiles(
     finds each quantile exactly (`ntloss.reading.fixed_width`). Without, the texts that the model may write
     are followed until their number has ended (`ntloss.reading.any_length`); spaces and a sign of a currency
     in front of the number are skipped. Either way the prompt, or the encoder, is run once. What the prompts
-    end in is not looked at, as `read_number` does: after one that ends in `$`, the 5 of `5m` is no 5 million.
+    end in is not looked at, as `read_number` does: after `$`, the 5 of `5m` is no 5 million, and after a
+    space that many tokenizers join with a sign, the model hardly writes ` -5`.
 
-    The number of passes is known: at most one for each slot of the format and three more; or for numbers of
-    any length, `max_digits` and about ten more, for each group of prompts. Memory holds the keys and values
-    of the prompts once or twice, and those of the tokens of numbers. For models whose texts cannot share a
-    cache, it holds a copy of the prompt's cache for each text (see `ntloss.reading.torch_model`).
+    There is at most one pass for each slot of the format and three more; or for numbers of any length,
+    `max_digits` and about ten more, for each group of prompts. `ntloss.reading.torch_model` says what memory
+    holds.
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode; or another
@@ -152,7 +152,7 @@ def number_quantiles(
     Warns:
         UnlikelyNumberWarning: a number starts with a probability below 0.1; with one above 0.1 it has another
             width than the format, more than `max_digits` digits, is outside of the range, or is only a part
-            of what the model writes; or prompts end in a space that some numbers cannot follow.
+            of what the model writes.
 
     Example:
         >>> import torch
@@ -169,10 +169,13 @@ def number_quantiles(
         (torch.Size([2, 3]), True)
     """
     limits.check(format)
-    source, points = as_source(model, past_key_values), as_levels(levels)
+    if isinstance(model, Source) and past_key_values is not None:
+        raise TypeError(
+            f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
+        )
+    source = model if isinstance(model, Source) else TorchModel(model, past_key_values)
+    points = as_levels(levels)
     known, reader = vocabulary_of(vocabulary, source), NumberReader(limits.thousands)
-    if (format is None and not known.value_tokens) or (format is not None and format.signed):
-        _warn_of_space(inputs, prefix_ids, known)
     return read_quantiles(source, inputs, known, points, format, limits, reader, prefix_ids, generator)
 
 
@@ -324,14 +327,11 @@ def _warn(
     rare = starts < _LEAST_START
     if bool(rare.any()):
         row = int(starts.argmin())
-        text, shown = likeliest_after(root, row, vocabulary)
-        skip = ""
-        if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
-            skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
+        _, shown = likeliest_after(root, row, vocabulary)
         warn_caller(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
             f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
-            f"end the prompt where the number begins, such as with the first words of the answer{skip}",
+            "end the prompt where the number begins, such as with the first words of the answer",
             UnlikelyNumberWarning,
         )
     what = f"of more than {limits.max_digits} digits: they are left out, pass Limits(max_digits=...)"
@@ -353,19 +353,3 @@ def _warn(
                 f"{float(share[rows].max()):.2g} for one) {said}",
                 UnlikelyNumberWarning,
             )
-
-
-def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVocabulary) -> None:
-    """Warn if prompts end in a space token, but the tokenizer has tokens of a space and a sign."""
-    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-    last = [*prefix_ids[-1:]] or (torch.unique(ids[:, -1]).tolist() if isinstance(ids, Tensor) else [])
-    lost = sorted(
-        {text for text in vocabulary.pieces.values() if text[0] == " " and text[1:] in tuple("-$.")}
-    )
-    if lost and any(vocabulary.pieces.get(token) == " " for token in last):
-        warn_caller(
-            "the prompts end in a space, after which this tokenizer hardly writes "
-            f"{', '.join(map(repr, lost))}: leave the space out, so that every number can follow "
-            "(read_number does)",
-            UnlikelyNumberWarning,
-        )

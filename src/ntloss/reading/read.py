@@ -15,11 +15,14 @@ from ntloss.numbers.grammar import DIGITS, NumberReader, Written, find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
 from ntloss.reading.prompts import (
+    Prompt,
+    Question,
     check_before,
     encode_prompts,
     number_forms,
     process,
     read_each,
+    tokenizer_of,
     value_forms,
     vocabulary_of,
     write_questions,
@@ -32,7 +35,6 @@ from ntloss.reading.quantiles import (
     read_quantiles,
     texts_of,
 )
-from ntloss.reading.question import Prompt, Question, tokenizer_of
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.source import Continuations, Source
 from ntloss.reading.torch_model import TorchModel
@@ -184,13 +186,14 @@ def read_numbers(
         raise ValueError("answer: the chat template changes it. Leave out the white space around it.")
     vocabulary = vocabulary_of(tokenizer, source)
     encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
-    tokens = _Tokens(encoded["input_ids"], [0, *(end for _, end in encoded["offset_mapping"])])
-    places = _places_of(answer, whole.text, tokens, vocabulary, limits.thousands)
+    ids = encoded["input_ids"]
+    ends = [0, *(end for _, end in encoded["offset_mapping"])]  # of the text before the first n tokens
+    places = _places_of(answer, whole.text, ids, ends, vocabulary, limits.thousands)
     if not places:
         return []
     shifts, found = draw_shifts(generator), list[WrittenNumber]()
     lengths = [place.length for place in places]
-    for root in _roots_of(source, processor, whole, tokens, lengths, vocabulary):
+    for root in _roots_of(source, processor, whole, ids, ends, lengths, vocabulary):
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
         for reader in dict.fromkeys(place.reader for place in some):
@@ -226,16 +229,15 @@ class _Place(NamedTuple):
         return all(self.reader.read(self.text[:n]).open for n in range(1, digit))
 
 
-class _Tokens(NamedTuple):
-    ids: list[int]
-    ends: list[int]  # where the first n of them end in the text, from n = 0
-
-
 def _places_of(
-    answer: str, text: str, tokens: _Tokens, vocabulary: NumberVocabulary, thousands: str | None
+    answer: str,
+    text: str,
+    ids: list[int],
+    ends: list[int],
+    vocabulary: NumberVocabulary,
+    thousands: str | None,
 ) -> list[_Place]:
     """Return where the numbers of an answer, with which a text ends, are read: between two of its tokens."""
-    ids, ends = tokens
     first = len(text) - len(answer)
     found = []
     for number in find_numbers(answer, thousands):
@@ -259,16 +261,17 @@ def _roots_of(
     source: Source,
     processor: Any,
     whole: Prompt,
-    tokens: _Tokens,
+    ids: list[int],
+    ends: list[int],
     lengths: list[int],
     vocabulary: NumberVocabulary,
 ) -> Iterator[Continuations]:
     """Run a text, and return what may follow each of these numbers of its tokens, several at once."""
-    ids, ends = tokens
     if isinstance(source, TorchModel):
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
         if whole.images:
-            inputs, (added,) = process(source, processor, [whole], [ids])
+            inputs = process(source, processor, [whole], [ids])
+            added = inputs["input_ids"].shape[-1] - len(ids)  # tokens of images, in front of the answer
             lengths = [length + added for length in lengths]
         return source.prefixes(inputs, lengths, _PLACES)
     prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]

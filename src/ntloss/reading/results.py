@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 
-from ntloss.reading.plots import plot_numbers
-from ntloss.results import Result
+from ntloss.results import Result, axes
 
+_MOST_BARS = 40
 _LIKELY = 0.5  # the probability that a number begins, below which a printed reading says so
 
 
@@ -120,19 +121,39 @@ class NumberReading(Result):
         return found
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the numbers with their probabilities, the median, and the interval; needs matplotlib.
+        """Draw the numbers with their probabilities, the median, and the interval; return the axes.
 
-        Numbers of few steps are bars, others a density. That of a fixed width is uniform between the levels
-        that were read, so read more of them for a finer figure.
+        Numbers of few steps are bars, others a density; those farther from the interval than its width are
+        left out. The density of a fixed width is uniform between the levels that were read, so read more of
+        them for a finer figure.
 
         Args:
             ax: axes of matplotlib. Default: new ones.
-
-        Returns:
-            The axes.
         """
-        levels = dict(zip(self.details.levels, self.details.values[0].tolist(), strict=True))
-        return plot_numbers(self.distribution, levels, self.median, ax)
+        ax = axes(ax)
+        if math.isnan(self.median):
+            ax.set_title("no number")
+            return ax
+        low, high = self.low, self.high
+        ax.axvspan(low, high, color="tab:blue", alpha=0.15, linewidth=0, label=f"[{low:.15g}, {high:.15g}]")
+        shares, width = self.distribution, high - low
+        inside = [number for number in sorted(shares) if low - width <= number <= high + width]
+        weights = [shares[number] for number in inside]
+        gap = min((after - before for before, after in pairwise(inside)), default=1.0)
+        has_bars = bool(inside) and inside[-1] - inside[0] < _MOST_BARS * gap
+        if has_bars:
+            ax.bar(inside, weights, width=0.8 * gap)
+        elif inside:
+            ax.hist(inside, bins=_MOST_BARS, weights=weights, density=True)
+        elif width:
+            points = sorted(zip(self.details.values[0].tolist(), self.details.levels, strict=True))
+            steps = [(a, b, (q - p) / (b - a)) for (a, p), (b, q) in pairwise(points) if b > a]
+            ax.stairs([height for *_, height in steps], [*(a for a, *_ in steps), high], fill=True)
+        ax.set_ylabel("probability" if has_bars else "density")
+        ax.axvline(self.median, color="black", label=f"median {self.median:.15g}")
+        ax.set_xlabel("number")
+        ax.legend()
+        return ax
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +180,3 @@ class WrittenNumber(Result):
     def _rows(self) -> dict[Any, dict[str, Any]]:
         (columns,) = self.reading._rows().values()
         return {self.text: {"value": self.value, "probability": self.probability, **columns}}
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw what the model would have written; see `NumberReading.plot`."""
-        return self.reading.plot(ax)

@@ -17,17 +17,16 @@ from ntloss.reading.prompts import (
     encode_prompts,
     likeliest_after,
     read_each,
+    tokenizer_of,
     vocabulary_of,
     write_questions,
 )
-from ntloss.reading.question import Prompt, tokenizer_of
 from ntloss.reading.source import Continuations
 from ntloss.scores.levels import (
     DIGIT,
     Levels,
     Node,
-    level_values,
-    levels_by_text,
+    Scale,
     text_of_level,
     walk_levels,
 )
@@ -77,27 +76,36 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
         >>> round(sum(scores.probabilities.values()) + scores.none, 6)
         1.0
     """
-    values = level_values(levels)
+    scale = Scale(levels)
     source, prompts, single = write_questions(model, tokenizer, question)
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     vocabulary = vocabulary_of(tokenizer, source)
-    of_text, texts = levels_by_text(values), [text_of_level(level) for level in values]
+    texts = [text_of_level(level) for level in scale.values]
 
     @torch.no_grad()
     def read(index: list[int]) -> list[ScoreReading]:
         some = [prompts[i] for i in index]
         inputs, prefix_ids, kept = encode_prompts(source, processor, some, [["", *texts]] * len(some))
-        ids = [_ids_of(texts, tokenizer, each, row) for each, row in zip(some, kept, strict=True)]
-        tokens = _Tokens(vocabulary, of_text, ids)
+        ids = [
+            [tuple(encode_after(tokenizer, each, row, text)) for text in texts]
+            for each, row in zip(some, kept, strict=True)
+        ]
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        for of_prompt in ids:
+            if without := [text for text, path in zip(texts, of_prompt, strict=True) if unknown in path]:
+                raise ValueError(f"levels: the tokenizer has no tokens that write {without[0]!r}")
+            if len({*of_prompt}) < len(texts) or not all(of_prompt):
+                raise ValueError(f"levels: the tokenizer writes two of {texts} with the same tokens")
+        tokens = _Tokens(vocabulary, scale.levels, [dict(zip(texts, each, strict=True)) for each in ids])
         root = source.continuations(inputs, tokens.texts, prefix_ids)
         starts = [(i, ()) for i in range(len(some))]
-        found = walk_levels(functools.partial(tokens.after, root), starts, of_text, rest_is_known=True)
-        readings = [reading_of(shares, values) for shares in found]
+        found = walk_levels(functools.partial(tokens.after, root), starts, scale.levels, rest_is_known=True)
+        readings = [reading_of(shares, scale.values) for shares in found]
         rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
         if rare:
             text, shown = likeliest_after(root, rare[0], vocabulary)
             advice = "end the prompt or prefill where the score begins"
-            if (written := (text or "").strip()) in of_text and written[-1].isdigit():
+            if (written := (text or "").strip()) in scale.levels and written[-1].isdigit():
                 advice = (
                     "digits or a point follow the level. If you have trained the model, end its labels with "
                     "the end token"
@@ -110,7 +118,7 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
             )
         return readings
 
-    readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(values)))
+    readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(texts)))
     return readings[0] if single else readings
 
 
@@ -208,16 +216,3 @@ class _Tokens:
             counted = sum(shares[self.columns[token]] for token in {*tokens} & self.others[has_point])
             return [*found, (_ANOTHER, max(others[has_point] - counted, 0.0), None)]
         return found
-
-
-def _ids_of(
-    levels: Sequence[str], tokenizer: Any, prompt: Prompt, kept: Sequence[int]
-) -> dict[str, tuple[int, ...]]:
-    """Return the tokens of levels after a prompt, of which these tokens are kept."""
-    found = [tuple(encode_after(tokenizer, prompt, kept, level)) for level in levels]
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    if without := [level for level, ids in zip(levels, found, strict=True) if unknown in ids]:
-        raise ValueError(f"levels: the tokenizer has no tokens that write {without[0]!r}")
-    if len({*found}) < len(found) or not all(found):
-        raise ValueError(f"levels: the tokenizer writes two of {levels} with the same tokens")
-    return dict(zip(levels, found, strict=True))

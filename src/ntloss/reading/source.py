@@ -63,13 +63,13 @@ class Source(ABC):
         return self
 
 
-class Prefixes(ABC):
-    """Prompts whose continuations an engine or a server is asked about as whole prefixes."""
+class Prefixes:
+    """Prompts whose continuations a source is asked about as whole prefixes."""
 
     device = torch.device("cpu")
 
-    def __init__(self, prompts: Sequence[Prefix]) -> None:
-        self.prompts, self.counts = [*prompts], [0, 0]
+    def __init__(self, source: Any, prompts: Sequence[Prefix]) -> None:
+        self.source, self.prompts, self.counts = source, [*prompts], [0, 0]
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -94,14 +94,12 @@ class Prefixes(ABC):
         """Return a prefix with further tokens."""
         return (*prefix, *token_ids)
 
-    def count(self, prefixes: Sequence[Prefix]) -> None:
-        """Count a call about these prefixes."""
-        self.counts[0] += 1
-        self.counts[1] += len(prefixes)
-
-    @abstractmethod
     def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Return the log-probabilities of tokens after prefixes, `[prefixes, tokens]`, float64."""
+        self.counts[0] += 1
+        self.counts[1] += len(prefixes)
+        found: Tensor = self.source.ask(prefixes, token_ids)
+        return found
 
 
 class FunctionSource(Source):
@@ -117,19 +115,10 @@ class FunctionSource(Source):
         prompts = as_prefixes(inputs)
         if isinstance(prompts[0], str):
             raise TypeError("inputs: expected lists of token ids, given texts: encode them")
-        return _Calls(self.log_probs, [(*prompt, *prefix_ids) for prompt in prompts])
-
-
-class _Calls(Prefixes):
-    """Calls a function."""
-
-    def __init__(self, log_probs: LogProbs, prompts: Sequence[Prefix]) -> None:
-        super().__init__(prompts)
-        self.log_probs = log_probs
+        return Prefixes(self, [(*prompt, *prefix_ids) for prompt in prompts])
 
     def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Call the function, and check the form of its result."""
-        self.count(prefixes)
         returned = self.log_probs([[*map(int, prefix)] for prefix in prefixes], token_ids)
         found = torch.as_tensor(returned, dtype=torch.float64).cpu()
         if found.shape != (len(prefixes), len(token_ids)):

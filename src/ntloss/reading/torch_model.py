@@ -32,25 +32,13 @@ _NOT_OF_PROMPTS = {
     *("use_cache", "return_dict", "logits_to_keep", "output_attentions", "output_hidden_states"),
 }
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
-_KINDS = ("image", "video", "audio")  # of what the placeholders among a prompt's tokens stand for
-_SOUND = ("audio", "input_features", "input_values")
+_PLACEHOLDERS = [f"{kind}_token_{end}" for kind in ("image", "video", "audio") for end in ("id", "index")]
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
 _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 # Types whose next tokens after a cache are others than those without, in transformers 5.23.
 _WITH_OTHER_CACHES = ("fsmt", "minimax")
 _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
-
-
-def as_source(model: Any, past: Any = None) -> Source:
-    """Return a source as it is, and a model of transformers as one, with its cache of the prompts."""
-    if not isinstance(model, Source):
-        return TorchModel(model, past)
-    if past is not None:
-        raise TypeError(
-            f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
-        )
-    return model
 
 
 class TorchModel(Source):
@@ -79,7 +67,6 @@ class TorchModel(Source):
         self.past = past
         self.has_decoder = bool(self.inner.config.is_encoder_decoder)
         self.encoded: Any = None  # output of the encoder
-        self.gives_positions = False  # counted without what the mask leaves out, as where a prompt is padded
         parts = [*self.inner.named_modules()]
         embeddings = [part for name, part in parts if "position" in name and isinstance(part, nn.Embedding)]
         # RoBERTa leaves the positions up to that of padding unused.
@@ -88,12 +75,8 @@ class TorchModel(Source):
         # The part that counts images on several axes, and knows how far they move the tokens after them.
         self.counting: Any = next((part for _, part in parts if hasattr(part, "rope_deltas")), None)
         # The tokens that stand for a part of an image, a video or a sound.
-        self.placeholders: dict[str, int] = {
-            kind: token
-            for kind in _KINDS
-            for name in (f"{kind}_token_index", f"{kind}_token_id")
-            if isinstance(token := getattr(self.inner.config, name, None), int)
-        }
+        given = (getattr(self.inner.config, name, None) for name in _PLACEHOLDERS)
+        self.placeholders = [token for token in given if isinstance(token, int)]
         self.head = self.inner.get_output_embeddings()
         weight = getattr(self.head, "weight", None)
         self.width = None if weight is None else len(weight)  # of the logits; None if only these tell it
@@ -103,34 +86,9 @@ class TorchModel(Source):
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
-        tokens, mask, further = self._checked(inputs, len(prefix_ids))
-        prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
-        if self.has_decoder:
-            # Encoders with learned positions count them from the first column: padding belongs on the right.
-            leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
-            order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
-            tokens, mask = tokens.gather(-1, order), mask.gather(-1, order)
-            self.encoded = self.inner.get_encoder()(input_ids=tokens, attention_mask=mask)
-            start = tokens.new_full((len(tokens), 1), start_token(self.inner))
-            tokens = torch.cat([start, prefix], dim=-1)
-        else:
-            # Both at once: one synchronization.
-            on_right = (mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()
-            misplaced, padded = torch.stack([on_right, (mask == 0).any()]).tolist()
-            if misplaced:
-                raise ValueError(
-                    "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
-                    "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
-                )
-            if padded:
-                self.gives_positions = True
-            tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
-        past = None
-        if self.past is not None:
-            past = _copy_past(self.past, tokens, self.has_decoder)
-        logits, cache, moved = self._begin(tokens, mask, past, further)
+        tokens, mask, logits, cache, moved = self._run(inputs, prefix_ids)
         root = Prompts(self, mask, cache, logits[:, -1], moved)
-        if self.gives_positions and "position_ids" not in self.accepted:
+        if not self.has_decoder and "position_ids" not in self.accepted and bool((mask == 0).any()):
             _check_padding(root, tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
             raise ValueError(
@@ -140,21 +98,91 @@ class TorchModel(Source):
             )
         return root
 
-    def _checked(self, inputs: Mapping[str, Any], written: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Return the tokens, their mask, and what a processor made besides, such as images.
+    def prefixes(self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int) -> Iterator[Prompts]:
+        """Run one prompt, and yield its first `lengths` tokens as prompts, `rows` at a time.
 
-        `written` tokens follow these.
+        A cache of attention layers holds every prefix. With other caches, and for models that take no
+        positions but count the cache's tokens, each prefix is run by itself.
         """
-        if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), Tensor):
+        tokens, _, logits, cache, moved = self._run(inputs, keep=torch.tensor(lengths) - 1)
+        if not _holds_all(cache, tokens.shape[-1]) or "position_ids" not in self.accepted:
+            for length in lengths:
+                begun = {
+                    name: value[:, :length] if _is_by_token(value, tokens) else value
+                    for name, value in inputs.items()
+                }
+                yield self.continuations(begun, {})
+            return
+        seen = torch.arange(tokens.shape[-1], device=tokens.device)
+        for first in range(0, len(lengths), rows):
+            kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
+            same = torch.zeros_like(kept)
+            sees = (seen < kept[:, None]).long()
+            yield Prompts(self, sees, cache, logits[0, first : first + rows], moved[same], same.tolist())
+
+    def _run(
+        self, inputs: Mapping[str, Any], prefix_ids: Sequence[int] = (), keep: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
+        """Run prompts, each with the tokens of a prefix after it.
+
+        Return the tokens, their mask (of an encoder-decoder, that of the encoder's), the logits, see
+        `__call__`, the cache, and how far images move the positions of what follows, `[rows, 1]`.
+        """
+        ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+        if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
             raise TypeError(
                 "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the "
-                f"tensor 'input_ids'; given {type(inputs).__name__}"
+                f"tensor 'input_ids', [batch, seq], both above 0; given {type(inputs).__name__}"
             )
-        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-        if ids.dim() != 2 or not ids.numel():
-            raise ValueError(
-                f"inputs: input_ids of shape {list(ids.shape)}: expected [batch, seq], both above 0"
-            )
+        mask = inputs.get("attention_mask")
+        mask = torch.ones_like(ids) if mask is None else mask
+        further = self._further(inputs, ids)
+        prefix = ids.new_tensor(list(prefix_ids)).expand(len(ids), -1)
+        if self.has_decoder:
+            # Encoders with learned positions count them from the first column: padding belongs on the right.
+            leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
+            order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
+            ids, mask = ids.gather(-1, order), mask.gather(-1, order)
+            self.encoded = self.inner.get_encoder()(input_ids=ids, attention_mask=mask)
+            start = ids.new_full((len(ids), 1), start_token(self.inner))
+            tokens = torch.cat([start, prefix], dim=-1)
+        else:
+            if bool((mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()):
+                raise ValueError(
+                    "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
+                    "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
+                )
+            tokens, mask = torch.cat([ids, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
+            further = {
+                name: F.pad(value, (0, len(prefix_ids))) if _is_by_token(value, ids) else value
+                for name, value in further.items()
+            }
+        past, seen = self.past, 0
+        if past is not None:
+            if self.has_decoder or further or not _is_attention(past):
+                raise TypeError(
+                    "past_key_values: expected the cache of a causal model with attention layers, and no "
+                    f"images; given a {type(past).__name__}: omit it"
+                )
+            seen = past.get_seq_length()
+            if len(past.layers[0].keys) != len(tokens) or not 0 < seen < tokens.shape[-1]:
+                raise ValueError(
+                    f"past_key_values holds {seen} tokens of {len(past.layers[0].keys)} prompts: expected "
+                    f"{len(tokens)} prompts, and 1 to {tokens.shape[-1] - 1} of their tokens"
+                )
+            past = _select(past, torch.arange(len(tokens)), len(tokens))
+        moved = tokens.new_zeros(len(tokens), 1)
+        has_grid = self.counting is not None and any("grid" in name for name in further)
+        before = getattr(self.counting, "rope_deltas", None)
+        logits, cache = self(tokens[:, seen:], mask, past, None if has_grid else moved, None, keep, further)
+        if has_grid:
+            moved = self.counting.rope_deltas.to(tokens.device)
+        if self.counting is not None:
+            self.counting.rope_deltas = before
+        return tokens, mask, logits, cache, moved
+
+    def _further(self, inputs: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
+        """Return what a processor made besides tokens, such as images; a TypeError if it is not taken."""
         given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
         if self.has_decoder or not self.placeholders:
             given = {name: value for name, value in given.items() if name not in _IGNORED}
@@ -164,98 +192,14 @@ class TorchModel(Source):
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
                 f"forward takes; {type(self.inner).__name__} cannot be read with {', '.join(refused)}"
             )
-        for kind, token in self.placeholders.items():
-            seen = (torch.is_floating_point(value) and _is_of(kind, name) for name, value in given.items())
-            if bool((ids == token).any()) and not any(seen):
-                raise ValueError(
-                    f"inputs: a prompt holds the token {token}, which stands for an {kind}, but there is no "
-                    f"{kind}: pass all that the processor returned"
-                )
-        by_token = {name for name, value in given.items() if getattr(value, "shape", None) == ids.shape}
-        further = {
-            name: F.pad(value, (0, written)) if name in by_token else value
-            for name, value in given.items()
-            if name in self.accepted
-        }
-        return ids, torch.ones_like(ids) if mask is None else mask, further
-
-    def _begin(
-        self, tokens: Tensor, mask: Tensor, past: Any, further: dict[str, Any], keep: Tensor | None = None
-    ) -> tuple[Tensor, Any, Tensor]:
-        """Run prompts, or what follows `past` of them.
-
-        Return the logits, see `__call__`, the cache, and how far images move the positions of what follows,
-        `[rows, 1]`.
-        """
-        seen = 0 if past is None else past.get_seq_length()
-        moved, places, has_grid = tokens.new_zeros(len(tokens), 1), None, False
-        if self.counting is not None:
-            has_grid = any("grid" in name for name in further)
-            if not has_grid:
-                self.gives_positions = True
-            elif past is not None:  # the model itself counts only from the first token
-                accepted = inspect.signature(self.counting.get_rope_index).parameters
-                options = {name: value for name, value in further.items() if name in accepted}
-                places, moved = self.counting.get_rope_index(tokens, attention_mask=mask, **options)
-                places = places[..., seen:]
-        if past is not None:
-            if not any(bool((tokens[:, seen:] == token).any()) for token in self.placeholders.values()):
-                further = {}  # the cache holds all images
-            by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
-            further = {name: v[:, seen:] if name in by_token else v for name, v in further.items()}
-        before = getattr(self.counting, "rope_deltas", None)
-        counted = None if has_grid else moved
-        logits, cache = self(tokens[:, seen:], mask, past, counted, places, keep, further)
-        if has_grid and past is None:
-            moved = self.counting.rope_deltas.to(tokens.device)
-            self.gives_positions = True
-        if self.counting is not None:
-            self.counting.rope_deltas = before
-        return logits, cache, moved
-
-    def prefixes(self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int) -> Iterator[Prompts]:
-        """Run one prompt once, and yield its first `lengths` tokens as prompts, `rows` at a time.
-
-        A cache of attention layers holds every prefix. Other caches, and those of models that take no
-        positions but count the cache's tokens, are advanced from prefix to prefix, token by token, and one
-        prefix is yielded at a time. A TypeError for an encoder-decoder.
-        """
-        if self.has_decoder:
-            raise TypeError(f"{type(self.inner).__name__}: expected a causal model, given an encoder-decoder")
-        tokens, mask, further = self._checked(inputs, 0)
-        logits, cache, moved = self._begin(tokens, mask, None, further, torch.tensor(lengths) - 1)
-        self.gives_positions = True
-        holds_all = _is_attention(cache) and _holds_all(cache, tokens.shape[-1])
-        if not holds_all or "position_ids" not in self.accepted:
-            yield from self._steps(tokens, mask, further, lengths)
-            return
-        seen = torch.arange(tokens.shape[-1], device=tokens.device)
-        for first in range(0, len(lengths), rows):
-            kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
-            same = torch.zeros_like(kept)
-            sees = (seen < kept[:, None]).long()
-            yield Prompts(self, sees, cache, logits[0, first : first + rows], moved[same], same.tolist())
-
-    def _steps(
-        self, tokens: Tensor, mask: Tensor, further: dict[str, Any], lengths: Sequence[int]
-    ) -> Iterator[Prompts]:
-        at = lengths[0]
-        by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
-        further = {name: v[:, :at] if name in by_token else v for name, v in further.items()}
-        logits, cache, moved = self._begin(tokens[:, :at], mask[:, :at], None, further)
-        seen = mask[:, :at]
-        for length in lengths:
-            for at in range(seen.shape[-1], length):
-                logits, seen, cache = self.extend(tokens[:, at : at + 1], seen, cache, moved)
-            first = torch.zeros(1, dtype=torch.int64, device=tokens.device)
-            yield Prompts(self, seen, _select(cache, first, 1), logits[:, -1], moved)
-
-    def extend(self, tokens: Tensor, mask: Tensor, cache: Any, moved: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """Write `[rows, n]` tokens after those in a cache; return logits, the new mask and the cache."""
-        if self.encoded is None:
-            mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
-        logits, cache = self(tokens, mask, cache, moved)
-        return logits, mask, cache
+        has_more = any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values())
+        missing = [] if has_more else [token for token in self.placeholders if bool((ids == token).any())]
+        if missing:
+            raise ValueError(
+                f"inputs: a prompt holds the token {missing[0]}, which stands for a part of an image, a "
+                "video or a sound, but there is none: pass all that the processor returned"
+            )
+        return {name: value for name, value in given.items() if name in self.accepted}
 
     def __call__(
         self,
@@ -277,18 +221,13 @@ class TorchModel(Source):
         if self.encoded is not None:
             options |= {"decoder_input_ids": tokens, "encoder_outputs": self.encoded}
             if cache is not None:
-                if not hasattr(cache, "cross_attention_cache"):
-                    raise TypeError(
-                        f"{type(self.inner).__name__} returned a {type(cache).__name__}: expected an "
-                        "EncoderDecoderCache, with the keys of the encoder's output"
-                    )
                 # The cache has the encoder's output already: a view of the right shape, without copies.
                 states = self.encoded[0][:1].expand(len(tokens), -1, -1)
                 own = type(self.encoded)
                 options["encoder_outputs"] = (states,) if own is tuple else own(last_hidden_state=states)
         else:
             options["input_ids"] = tokens
-            if places is None and moved is not None and self.gives_positions:
+            if moved is not None:
                 places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :] + moved
             if places is not None and "position_ids" in self.accepted:
                 options["position_ids"] = places + self.first_position
@@ -402,7 +341,6 @@ class Prompts:
     def _in_tree(self, texts: Sequence[Text]) -> Tensor:
         """Write the last tokens of texts side by side; return their logits, `[texts, vocab]`."""
         if self._grown is None:
-            self.model.gives_positions = True
             self._grown = _select(self.cache, slice(None), len(self.cache.layers[0].keys))
         seen, count = self._grown.get_seq_length(), len(self._grown.layers[0].keys)
         filled, places, columns = [0] * count, list[int](), list[tuple[int, ...]]()
@@ -438,35 +376,28 @@ class Prompts:
         The last pass is continued if it holds all of them but their last tokens. Otherwise whole texts are
         written after the prompts.
         """
-        lengths = [len(tokens) for _, tokens in texts]
-        longest = max(lengths)
-        parents = [self._places.get((row, tokens[:-1])) for row, tokens in texts]
-        if None in parents:
-            rows = torch.tensor([row for row, _ in texts], device=self.device)
-            held, count = (self.mask, self.cache), len(self)
-            tokens = [[*tokens, *[0] * (longest - len(tokens))] for _, tokens in texts]
-        else:
-            rows = torch.tensor(parents, device=self.device)
-            held, count = self._grown, len(self._places)
-            tokens = [[tokens[-1]] for _, tokens in texts]
-        in_order = None not in parents and parents == [*range(len(parents))]
-        mask, cache = _select(held, slice(len(parents)) if in_order else rows, count)
+        rows: list[Any] = [self._places.get((row, tokens[:-1])) for row, tokens in texts]
+        held, count, written = self._grown, len(self._places), [tokens[-1:] for _, tokens in texts]
+        if None in rows:
+            rows, held, count = [row for row, _ in texts], (self.mask, self.cache), len(self)
+            written = [tokens for _, tokens in texts]
+        mask, cache = _select(held, torch.tensor(rows, device=self.device), count)
         moved = self.moved[[row for row, _ in texts]]
-        written, ends = torch.tensor(tokens, device=self.device), torch.tensor(lengths, device=self.device)
-        is_even = None not in parents or min(lengths) == longest
-        if written.shape[-1] == 1 or _is_attention(cache):
-            logits, mask, cache = self.model.extend(written, mask, cache, moved)
-            last = -1 if is_even else ends - 1
-            logits = logits[torch.arange(len(texts), device=self.device), last]
-        else:  # a recurrent model starts a longer input from an empty state: only single tokens can follow
-            logits = self.logits[rows]
-            for i, column in enumerate(written.unbind(-1)):
-                after, mask, cache = self.model.extend(column[:, None], mask, cache, moved)
-                logits = torch.where((ends > i)[:, None], after[:, -1], logits)
+        lengths = [len(tokens) for tokens in written]
+        padded = [[*tokens, *[0] * (max(lengths) - len(tokens))] for tokens in written]
+        columns, after = torch.tensor(padded, device=self.device), []
+        # A recurrent model starts a longer input from an empty state: only single tokens can follow.
+        for part in torch.split(columns, max(lengths) if _is_attention(cache) else 1, dim=-1):
+            if self.model.encoded is None:
+                mask = torch.cat([mask, torch.ones_like(part, dtype=mask.dtype)], dim=-1)
+            logits, cache = self.model(part, mask, cache, moved)
+            after.append(logits)
         # The cache of a shorter row holds its padding, so it cannot be continued.
+        is_even = min(lengths) == max(lengths)
         self._places = {text: i for i, text in enumerate(texts)} if is_even else {}
         self._grown = (mask, cache) if is_even else None
-        return logits
+        ends = torch.tensor(lengths, device=self.device) - 1
+        return torch.cat(after, dim=1)[torch.arange(len(texts), device=self.device), ends]
 
 
 @contextmanager
@@ -497,24 +428,22 @@ def _float32_logits(head: nn.Module) -> Iterator[None]:
 
 def innermost(model: Any) -> Any:
     """Return the model of transformers inside PEFT, `torch.compile` and data parallelism."""
-    outer = model
-    while hasattr(model, "children"):
-        children = list(model.children())
-        if hasattr(model, "get_base_model"):
-            if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+    inner = model
+    while True:
+        if hasattr(inner, "get_base_model"):
+            if any(config.is_prompt_learning for config in getattr(inner, "peft_config", {}).values()):
                 raise TypeError(
-                    f"{type(model).__name__} puts learned prompts in front of the tokens: expected a model "
+                    f"{type(inner).__name__} puts learned prompts in front of the tokens: expected a model "
                     "with the tokens' embeddings alone, such as one with LoRA"
                 )
-            model = model.get_base_model()
-        # The class's forward, because an instance's may be patched.
-        elif len(children) == 1 and "input_ids" not in inspect.signature(type(model).forward).parameters:
-            model = children[0]
+            inner = inner.get_base_model()
+        elif hasattr(inner, "_orig_mod") or hasattr(inner, "module"):
+            inner = getattr(inner, "_orig_mod", None) or inner.module
         else:
             break
-    if not hasattr(model, "config"):
-        raise TypeError(f"model: expected a language model of transformers, given {type(outer).__name__}")
-    return model
+    if not hasattr(inner, "config"):
+        raise TypeError(f"model: expected a language model of transformers, given {type(model).__name__}")
+    return inner
 
 
 def _select(held: Any, rows: Tensor | slice, count: int) -> Any:
@@ -543,32 +472,14 @@ def _is_attention(cache: Any) -> bool:
 
 
 def _holds_all(cache: Any, length: int) -> bool:
-    """Whether no layer has forgotten a token: sliding windows may have."""
-    windows = [getattr(layer, "sliding_window", None) for layer in cache.layers]
-    return all(window is None or length < window for window in windows)
+    """Whether all layers are attention layers that have forgotten no token: sliding windows may have."""
+    windows = [getattr(layer, "sliding_window", None) for layer in getattr(cache, "layers", ())]
+    return _is_attention(cache) and all(window is None or length < window for window in windows)
 
 
-def _is_of(kind: str, name: str) -> bool:
-    """Whether an input of a processor holds images, videos or sounds."""
-    if kind == "audio":
-        return any(word in name for word in _SOUND)
-    return ("video" in name) == (kind == "video") and ("pixel" in name or kind in name)
-
-
-def _copy_past(past: Any, tokens: Tensor, is_encoder_decoder: bool) -> Any:
-    """Check a cache of the first tokens of prompts; return a copy, to which more tokens can be appended."""
-    if is_encoder_decoder or not _is_attention(past):
-        raise TypeError(
-            f"past_key_values: expected the cache of a causal model with attention layers, given a "
-            f"{type(past).__name__}: omit it"
-        )
-    shape = [len(past.layers[0].keys), past.get_seq_length()]
-    if shape[0] != len(tokens) or not 0 < shape[1] < tokens.shape[-1]:
-        raise ValueError(
-            f"past_key_values holds {shape[1]} tokens of {shape[0]} prompts: expected {len(tokens)} prompts, "
-            f"and 1 to {tokens.shape[-1] - 1} of their tokens"
-        )
-    return _select(past, torch.arange(len(tokens)), len(tokens))
+def _is_by_token(value: Any, tokens: Tensor) -> bool:
+    """Whether an input has an entry for each token, as the mask has."""
+    return getattr(value, "shape", None) == tokens.shape
 
 
 def _check_padding(root: Prompts, tokens: Tensor) -> None:

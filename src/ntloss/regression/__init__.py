@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ntloss.regression.columns import mark_gaps
-from ntloss.regression.tables import read_table
+from ntloss.regression.tables import mark_gaps, read_table
 
 if TYPE_CHECKING:
+    from ntloss.regression.answers import AnswerFormat
     from ntloss.regression.estimator import NumberRegressor
-    from ntloss.regression.formats import AnswerFormat
 
 __all__ = [
     "NumberRegressor",
@@ -19,16 +19,11 @@ __all__ = [
     "read_table",
     "mark_gaps",
 ]
+# They need torch, and are imported when they are used: errors in tables are said before.
+_LATER = {"NumberRegressor": "estimator", "AnswerFormat": "answers"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the estimator and the format, and torch, when they are used: tables are checked before."""
-    if name == "NumberRegressor":
-        from ntloss.regression.estimator import NumberRegressor
-
-        return NumberRegressor
-    if name == "AnswerFormat":
-        from ntloss.regression.formats import AnswerFormat
-
-        return AnswerFormat
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -18,14 +18,7 @@ def calibrate(writer: Writer, rows: Sequence[dict[str, Any]]) -> Calibration:
 
     Each digit of the true answer, given those before it, divides the numbers that begin alike into ten parts,
     whose probabilities the model knows: those below the digit, those above it, and the part that the next
-    digit divides.
-
-    Args:
-        writer: writes numbers in a format, with a token for each character.
-        rows: of `Writer.encode`, with the true answers.
-
-    Returns:
-        The calibration, of any level.
+    digit divides. The rows are of `Writer.encode`, with the true answers.
     """
     assert writer.form is not None
     # The tokens of each slot, in the order of its characters: - and +, or the digits.

@@ -5,42 +5,39 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from tqdm.auto import tqdm
 
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
+from ntloss.regression.answers import AnswerFormat
 from ntloss.regression.baselines import Baseline, fit_simple_models
 from ntloss.regression.calibration import calibrate
-from ntloss.regression.checkpoints import Checkpoint, as_json
-from ntloss.regression.columns import Numbers
-from ntloss.regression.evaluation import SELF, evaluate, show
-from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.plots import plot_predictions
-from ntloss.regression.questions import (
-    FEWEST,
-    Questions,
-    as_answers,
-    as_table,
-    check_rows,
-    choose_rows,
-    divide,
+from ntloss.regression.printing import say
+from ntloss.regression.questions import FEWEST, Numbers, Questions, as_answers, as_table, divide
+from ntloss.regression.report import (
+    SELF,
+    describe_rows,
+    describe_simple_models,
+    describe_training,
+    evaluate,
+    show,
 )
-from ntloss.regression.report import Report, best_epoch
-from ntloss.regression.suspects import find_leaks
-from ntloss.regression.training import RATES, train
+from ntloss.regression.training import BAR, RATES, Checkpoint, as_json, best_epoch, train
 from ntloss.writing import Writer
 
 RECORD = "regressor.json"
@@ -69,7 +66,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         loss: the criterion at the digits: "hl_gauss" (default), whose sigma falls from 0.55 of the answers'
             standard deviation to an eighth of that; or any other criterion of `NTLCrossEntropyLoss`.
         interval: level of the intervals in `report_`, and default of `predict_interval`. Default: 0.9.
-        epochs: largest number of epochs. Default: 10.
+        epochs: largest number of epochs; training ends after four without a smaller error. Default: 10.
         train: the weights that are trained: "upper_layers" (default), the last four layers and the norm after
             them; "lora", LoRA on all layers, which takes longer and needs peft; "all", which takes longer
             still.
@@ -117,6 +114,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     report_: pd.DataFrame
     summary_: str
+    _parameter_constraints: ClassVar = {
+        "interval": [Interval(Real, 0, 1, closed="neither")],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "train": [StrOptions({*RATES})],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_rows": [Interval(Integral, FEWEST, None, closed="left")],
+        "random_state": ["random_state"],
+    }
 
     def __init__(
         self,
@@ -168,11 +173,13 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         Returns:
             The estimator.
         """
-        self._check_parameters()
-        report, seed = Report(self.verbose), as_seed(self.random_state)
+        self._validate_params()
+        seed = self.random_state
+        if not isinstance(seed, Integral):
+            seed = check_random_state(seed).randint(2**31 - 1)
         table, is_named = as_table(X)
         answers = as_answers(y)
-        check_rows(table, answers)
+        check_consistent_length(table, answers)
         weights = _check_sample_weight(sample_weight, answers[:, None], dtype=float, ensure_non_negative=True)
         # If training fails, what was fitted before would read numbers in another format.
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -182,14 +189,18 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         answer = None if hasattr(y, "columns") else getattr(y, "name", None)  # a column may be called name
         self.questions_ = Questions.choose(table, answers, answer, self.prompt, is_named)
         given = np.flatnonzero(~self.questions_.find_empty(table))
-        if len(given) < len(table):
-            report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
-            check_rows(table.iloc[given], answers[given], "rows in which something is given")
-        used = given[choose_rows(len(given), self.max_rows, self.shuffle, seed)]
-        if len(used) < len(given):
-            report.say(f"left out        {len(given) - len(used):,} rows beyond max_rows={self.max_rows:,}")
+        if len(given) < FEWEST:
+            raise ValueError(
+                f"X has {len(given)} rows in which something is given: expected at least {FEWEST}"
+            )
+        chosen, (training, choosing, calibrating) = divide(len(given), self.max_rows, self.shuffle, seed)
+        if self.verbose and len(chosen) < len(table):
+            say(
+                f"left out        {len(table) - len(given):,} rows in which nothing is given, and "
+                f"{len(given) - len(chosen):,} beyond max_rows={self.max_rows:,}"
+            )
+        used = given[chosen]
         table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
-        training, choosing, calibrating = parts = divide(len(answers))
         self.format_ = AnswerFormat.choose(answers, self.scale)
         scaled, texts = self.format_.scaled(answers), self.questions_.write(table)
         if np.ptp(scaled[training]) == 0:
@@ -202,29 +213,31 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.compare:
             encoder = None if self.compare is True else str(self.compare)
             models, failed = fit_simple_models(
-                self.questions_, table, texts, answers, self.format_, training, asked, encoder, seed
+                self.questions_, table, answers, self.format_, training, asked, encoder, seed
             )
-            report.simple_models(models, failed, answers[asked], self.format_)
+            if self.verbose:
+                say(describe_simple_models(models, failed, answers[asked], self.format_))
         start = time.perf_counter()
-        self.writer_ = writer = self._load(seed)
+        self.writer_ = writer = Writer.from_pretrained(self.model, self.format_.numbers)
+        writer.adapt(self.train, seed)
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
-        asked_of, left_out = self.questions_.table(table), self.questions_.left_out
-        leaks = find_leaks(asked_of, self.questions_.numbers(table), answers)
-        report.plan(texts, parts, rows, answers, self.format_, left_out, leaks)
-        report.weights(self.model, writer.model)
+        if self.verbose:
+            parts = (training, choosing, calibrating)
+            say(describe_rows(table, answers, parts, self.questions_, self.format_))
         if writer.upper is not None:
-            bar = partial(report.bar, desc="frozen layers", unit=" batches")
+            bar = partial(tqdm, desc="frozen layers", unit=" batches", disable=not self.verbose, **BAR)
             writer.upper.keep_states(rows, writer.collate, bar)
         depends = [texts, answers.tolist(), weights.tolist()]
         rate = RATES[self.train] if self.learning_rate is None else self.learning_rate
-        options = {name: getattr(self, name) for name in ("loss", "epochs", "batch_size")}
+        options = {name: getattr(self, name) for name in ("loss", "epochs", "batch_size", "verbose")}
         options |= {"seed": seed, "learning_rate": rate}
-        checkpoint = Checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
+        checkpoint = None
+        if self.checkpoint is not None:
+            checkpoint = Checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
         validate = error if weights[choosing].any() else None
         learned = rows[training], scaled[training], weights[training]
-        self.history_ = train(writer, *learned, validate, checkpoint, report, **options)
-        report.epochs(self.history_)
+        self.history_ = train(writer, *learned, validate, checkpoint, **options)
         self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
         predicted = self._read_ends(texts[asked], self.interval)
@@ -233,14 +246,18 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         models[SELF] = Baseline(predicted[:, 1], time.perf_counter() - start)
         # With the report, the model is fitted.
         self.report_, self.summary_ = evaluate(models, self.held_out_, self.format_, self.interval)
-        report.intervals(self.calibration_, self.interval, self.refit)
-        report.say(f"\n{show(self.report_, self.summary_)}")
+        if self.verbose:
+            say(describe_training(self.history_, self.calibration_, self.interval, self.refit))
+            say(f"\n{show(self.report_, self.summary_)}")
         if self.refit:
             last = best_epoch(self.history_) or self.epochs
-            report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
-            writer = self._load(seed)
-            checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
-            train(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
+            if self.verbose:
+                say(f"\nrefit           {len(rows):,} rows, {last} epochs")
+            writer = Writer.from_pretrained(self.model, self.format_.numbers)
+            writer.adapt(self.train, seed)
+            if self.checkpoint is not None:
+                checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
+            train(writer, rows, scaled, weights, None, checkpoint, **options, last=last)
             writer.finish()
             self.writer_ = writer  # until here, an interruption leaves the first model
         return self
@@ -358,7 +375,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         Raises:
             FileNotFoundError: the folder holds no such model.
-            ValueError: its record is damaged.
         """
         file = Path(folder).expanduser() / RECORD
         if not file.is_file():
@@ -366,23 +382,19 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
                 f"{file.parent} holds no {RECORD}: expected the folder that ntloss fit or "
                 "NumberRegressor.save wrote"
             )
-        try:
-            record = json.loads(file.read_text("utf-8"))
-            self = cls(**record["parameters"])
-            self.questions_ = Questions.from_dict(record["questions"])
-            form = record["format"]
-            self.format_ = AnswerFormat(NumberFormat(**form["numbers"]), form["log"], form["whole"])
-            self.calibration_ = Calibration(
-                *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
-            )
-            self.held_out_, self.report_ = (
-                pd.DataFrame(record[each]["data"], record[each]["index"], record[each]["columns"])
-                for each in ("held_out", "report")
-            )
-            self.summary_, self.history_ = record["summary"], record["history"]
-            self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
+        record = json.loads(file.read_text("utf-8"))
+        self, form = cls(**record["parameters"]), record["format"]
+        self.questions_ = Questions.from_dict(record["questions"])
+        self.format_ = AnswerFormat(NumberFormat(**form["numbers"]), form["log"], form["whole"])
+        self.calibration_ = Calibration(
+            *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
+        )
+        self.held_out_, self.report_ = (
+            pd.DataFrame(record[each]["data"], record[each]["index"], record[each]["columns"])
+            for each in ("held_out", "report")
+        )
+        self.summary_, self.history_ = record["summary"], record["history"]
+        self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
         self.writer_ = Writer.from_pretrained(file.parent, self.format_.numbers)
         return self
@@ -400,23 +412,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         tags.regressor_tags.poor_score = True  # on the few rows of scikit-learn's checks
         return tags
 
-    def _check_parameters(self) -> None:
-        if self.train not in RATES:
-            raise ValueError(f"train={self.train!r}: expected one of {', '.join(RATES)}")
-        if self.train == "lora" and find_spec("peft") is None:
-            raise ImportError("train='lora' needs peft: pip install peft")
-        check_level("interval", self.interval)
-        for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", FEWEST)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
-
-    def _load(self, seed: int) -> Writer:
-        """Load the pretrained model, and prepare the weights that are trained."""
-        writer = Writer.from_pretrained(self.model, self.format_.numbers)
-        writer.adapt(self.train, seed)
-        return writer
-
     def _error(self, texts: Sequence[str], answers: Numbers, weights: Numbers) -> float:
         """Return the mean error of the medians, weighted."""
         errors = self.format_.errors(self._read_texts(texts, [0.5])[:, 0], answers)
@@ -426,7 +421,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         """Read quantiles of the model's own distribution, `[rows, levels]`."""
         check_is_fitted(self)
         texts = self._write(X)
-        return self._read_texts(texts, levels, self._bar(texts))
+        return self._read_texts(texts, levels, self.verbose)
 
     def _write(self, X: Any) -> list[str]:  # noqa: N803
         """Write rows as questions, and warn of cells that are not read as those that were fitted."""
@@ -441,34 +436,17 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         known = slice(None) if self.calibration_.covers(level) else slice(1, 2)
         read = np.full((len(texts), 3), np.nan)
         levels = [self.calibration_.level(each) for each in quantiles[known]]
-        read[:, known] = np.sort(self._read_texts(texts, levels, self._bar(texts)), 1)
+        read[:, known] = np.sort(self._read_texts(texts, levels, self.verbose), 1)
         return read
 
-    def _bar(self, texts: Sequence[str]) -> Callable[[Any], Any]:
-        return partial(Report(self.verbose and len(texts) > _SILENT).bar, desc="reading", unit=" batches")
-
-    def _read_texts(
-        self, texts: Sequence[str], levels: Sequence[float], progress: Callable[[Any], Any] = iter
-    ) -> Numbers:
+    def _read_texts(self, texts: Sequence[str], levels: Sequence[float], verbose: bool = False) -> Numbers:
         prompts, asked = self.writer_.prompts(texts), sorted({*levels})
         read = np.zeros((len(texts), len(asked)))
-        for index in progress(self.writer_.batches(prompts, len(asked))):
+        is_silent = not verbose or len(texts) <= _SILENT
+        batches = self.writer_.batches(prompts, len(asked))
+        for index in tqdm(batches, desc="reading", unit=" batches", disable=is_silent, **BAR):
             read[index] = self.writer_.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
-
-
-def as_seed(random_state: Any) -> int:
-    """Return a whole number as it is; one that None or a random generator draws.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    try:
-        return int(check_random_state(random_state).randint(2**31 - 1))
-    except ValueError as error:
-        raise ValueError(f"random_state={random_state!r}: {error}") from None
 
 
 def check_level(name: str, level: float) -> None:

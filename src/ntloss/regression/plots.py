@@ -6,23 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ntloss.regression.columns import Numbers
+from ntloss.regression.questions import Numbers
 
 
 def plot_predictions(
     answers: Numbers, found: Numbers, log: bool = False, name: str = "answer", axes: Any = None
 ) -> Any:
-    """Draw predictions and their intervals over true answers.
+    """Draw predictions and their intervals over true answers, on axes or those of a new figure.
 
-    Args:
-        answers: `[rows]`.
-        found: `[rows, 3]`, lower ends, medians and upper ends; without intervals, the ends are NaN.
-        log: whether the scales are logarithmic. Default: False.
-        name: of the answers. Default: "answer".
-        axes: where it is drawn. Default: axes of a new figure, which no window shows by itself.
-
-    Returns:
-        The axes.
+    `found` are lower ends, medians and upper ends, `[rows, 3]`; without intervals, the ends are NaN. With
+    `log`, the scales are logarithmic.
     """
     from matplotlib.figure import Figure
 

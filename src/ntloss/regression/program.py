@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import shlex
@@ -16,22 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.columns import Column, as_times, find_gaps, read_answers
 from ntloss.regression.printing import say
-from ntloss.regression.tables import Table, find_column, read_table
+from ntloss.regression.questions import Column, as_times, find_gaps
+from ntloss.regression.tables import Table, find_column, read_answers, read_table
 
 if TYPE_CHECKING:
-    from ntloss.regression.formats import AnswerFormat
+    from ntloss.regression.answers import AnswerFormat
 
 # What needs torch is imported when the tables have been read: errors in them are said at once.
 
-COMMAND = "command.json"  # what a folder was made from
-ANSWER = "answer"  # in it: how the answers were read
+COMMAND = "command.json"  # how the answers were read, and what stands for a gap
 PICTURE = "predictions.png"
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _SHOWN = 3  # rows
-_OF_FIT = ["model", "prompt", "epochs", "train", "refit", "scale", "compare", "drop", "sort_by", "decimal"]
-_OF_FIT += ["missing", "target", "no_header"]
 
 
 def fit(given: argparse.Namespace) -> int:
@@ -40,21 +36,8 @@ def fit(given: argparse.Namespace) -> int:
     target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     rows, answers, record = _rows(table, target, given)
-    from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor
-    from ntloss.regression.evaluation import show
-    from ntloss.writing import digest_of_weights
+    from ntloss.regression.estimator import CHECKPOINT, REFIT, NumberRegressor
 
-    made_from = _made_from(table.rows, given, digest_of_weights(given.model))
-    if (folder / RECORD).exists():
-        held = _held(folder)
-        if not held or any(held.get(name, value) != value for name, value in made_from.items()):
-            raise ValueError(
-                f"{folder} holds a model of other rows, options or weights of --model; pass another "
-                "--output, or delete it"
-            )
-        model = NumberRegressor.load(folder)
-        say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
-        return 0
     _check_is_ours(folder, CHECKPOINT)
     model = NumberRegressor(
         given.model,
@@ -72,7 +55,7 @@ def fit(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
         return 130
-    (folder / COMMAND).write_text(json.dumps({**made_from, ANSWER: asdict(record)}), "utf-8")
+    (folder / COMMAND).write_text(json.dumps({"answer": asdict(record), "missing": given.missing}), "utf-8")
     model.save(folder)
     for name in (CHECKPOINT, REFIT):
         (folder / name).unlink(missing_ok=True)
@@ -91,12 +74,13 @@ def predict(given: argparse.Namespace) -> int:
         raise ValueError("--plot: the picture needs true answers; name their column by --truth")
     table = read_table(given.table, given.separator, not given.no_header)
     _check_names(table.rows, given.table)
-    held, notes = _held(Path(given.folder).expanduser()), [*table.notes]
+    file, notes = Path(given.folder).expanduser() / COMMAND, [*table.notes]
+    held = json.loads(file.read_text("utf-8")) if file.is_file() else {}  # not of a model of `save`
     missing = [*given.missing, *held.get("missing", [])]
     truths = np.zeros(0)
     if given.truth is not None and len(table.rows):
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
-        fitted = Column(**held[ANSWER]) if ANSWER in held else None
+        fitted = Column(**held["answer"]) if held else None
         truths, found_notes, _ = read_answers(column, given.decimal, missing, fitted)
         notes += found_notes
     from ntloss.regression.estimator import NumberRegressor
@@ -138,13 +122,10 @@ def predict(given: argparse.Namespace) -> int:
 
 
 def _picture(file: Path, answers: np.ndarray, found: np.ndarray, model: Any, name: str) -> str:
-    """Save a picture of predictions, and say where, or what it needs."""
+    """Save a picture of predictions, and say where."""
     from ntloss.regression.plots import plot_predictions
 
-    try:
-        axes = plot_predictions(answers, found, model.format_.log, name)
-    except ModuleNotFoundError as error:
-        return f"No picture of predictions: pip install {error.name}"
+    axes = plot_predictions(answers, found, model.format_.log, name)
     axes.get_figure(root=True).savefig(file, dpi=150)
     return f"{file} shows predictions and true answers."
 
@@ -155,24 +136,6 @@ def _check_names(rows: pd.DataFrame, table: str) -> None:
         raise ValueError(
             f"{table} has a column {taken[0]!r}, which is one of those that ntloss predict adds; rename it"
         )
-
-
-def _made_from(rows: pd.DataFrame, given: argparse.Namespace, weights: str | None) -> dict[str, Any]:
-    """Return what tells two fits apart."""
-    # The file is not read again: a pipe would be empty.
-    content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
-    table = hashlib.sha256(content.encode()).hexdigest()
-    made_from = {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
-    return made_from if weights is None else {**made_from, "weights": weights}
-
-
-def _held(folder: Path) -> dict[str, Any]:
-    """Return what the model in a folder was made from; nothing if no fit of this command says so."""
-    try:
-        held: dict[str, Any] = json.loads((folder / COMMAND).read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return held
 
 
 def _check_is_ours(folder: Path, checkpoint: str) -> None:
@@ -195,14 +158,12 @@ def _without(rows: pd.DataFrame, missing: Sequence[str]) -> pd.DataFrame:
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series, Column]:
     """Return the rows with an answer, the answers, and how these were read, all of which is printed."""
-    answers = read_answers(table.rows[target], given.decimal, given.missing)
-    for note in (*table.notes, *answers.notes):
+    answers, notes, record = read_answers(table.rows[target], given.decimal, given.missing)
+    for note in (*table.notes, *notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
     rows = _without(table.rows.drop(columns=target), given.missing)
-    numbers, kept = pd.Series(answers.numbers, name=target), [c for c in rows.columns if c not in dropped]
-    if not kept:
-        raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
+    numbers, kept = pd.Series(answers, name=target), [c for c in rows.columns if c not in dropped]
     _check_names(rows[kept], given.table)
     for name in kept:
         if count := int((rows[name].isna() & table.rows[name].notna()).sum()):
@@ -224,7 +185,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
         say(f"hint            {name!r} holds dates: --sort-by {shlex.quote(name)} holds out the latest rows")
     known = numbers.notna()
     rows, numbers = (part[known].reset_index(drop=True) for part in (rows[kept], numbers))
-    return rows, numbers, answers.column
+    return rows, numbers, record
 
 
 def _errors(answers: np.ndarray, found: np.ndarray, level: float, form: AnswerFormat) -> str:

@@ -1,4 +1,4 @@
-"""Read files of tables for `ntloss fit` and `ntloss predict`: as they stand, as texts."""
+"""Read files of tables for `ntloss fit` and `ntloss predict`: as they stand, as texts, and the answers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,30 @@ import difflib
 import io
 import itertools
 import json
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pandas.io.common import get_handle
 
-from ntloss.regression.columns import PLAIN
-from ntloss.regression.questions import column_name
+from ntloss.regression.questions import (
+    NUMBERS,
+    ONE_GROUP,
+    PLAIN,
+    Column,
+    Numbers,
+    as_floats,
+    as_text,
+    column_name,
+    find_decimal_mark,
+    find_gaps,
+    read_cells,
+    singular,
+)
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = "\t|;,"
@@ -24,6 +39,7 @@ _BLANKS = " "  # as a separator: any number of them
 _LINES = 4  # from which the separator is found
 _COLUMNS = 20  # of an error
 _SHOWN = 60  # characters of a cell
+_EXAMPLES = 3  # cells that are shown
 
 
 class Table(NamedTuple):
@@ -34,7 +50,7 @@ class Table(NamedTuple):
 
 
 def read_table(file: str | Path, separator: str | None = None, header: bool = True) -> Table:
-    """Read a table as it stands: CSV, JSON (an array, or an object a line), Parquet or Excel.
+    """Read a table as it stands: CSV, JSON (an array, or an object a line), Parquet or Excel's .xlsx.
 
     CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows. Columns of one
     name are numbered, merged cells of Excel have their value in each row, and a column without a name and
@@ -63,7 +79,7 @@ def read_table(file: str | Path, separator: str | None = None, header: bool = Tr
             table = table.reset_index([name for name in table.index.names if name not in (None, *table)])
         elif ending in (".json", ".jsonl", ".ndjson"):
             table = _read_json(_read_text(path))
-        elif ending in (".xlsx", ".xls", ".ods"):
+        elif ending == ".xlsx":
             table = _read_excel(path, notes, header)
         else:
             table = _read_csv(_read_text(path), separator, notes, header)
@@ -87,16 +103,11 @@ def read_table(file: str | Path, separator: str | None = None, header: bool = Tr
 
 
 def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
-    """Return the name of a column.
-
-    Args:
-        table: the columns.
-        name: the name, which may have blanks at its ends.
-        option: what names it, for the error.
-        notes: how the table was read, which may be why it has no such column.
+    """Return the name of a column, which is given without blanks at its ends.
 
     Raises:
-        ValueError: the table has no such column.
+        ValueError: the table has no such column; the notes on how it was read may say why, and the option
+            that names it is named.
     """
     columns = [*table.columns]
     if name.strip() in columns:
@@ -219,42 +230,26 @@ def _read_json(text: str) -> pd.DataFrame:
 
 def _read_excel(path: Path, notes: list[str], header: bool) -> pd.DataFrame:
     # Merged and hidden cells are known only if all of a book is read.
-    options = {"read_only": False} if path.suffix.lower() == ".xlsx" else {}
-    with pd.ExcelFile(path, engine_kwargs=options) as book:
+    with pd.ExcelFile(path, "openpyxl", engine_kwargs={"read_only": False}) as book:
         if len(book.sheet_names) > 1:
             notes.append(f"the first of {len(book.sheet_names)} sheets, {book.sheet_names[0]!r}")
         # Without names, pandas would number columns of one name.
         cells = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
-        if options and len(cells):
+        if len(cells):
             _show_cells(path, book.book.worksheets[0], cells, notes)
-        elif not options:
-            notes.append(
-                "merged cells and hidden rows are found in .xlsx only: if it has any, save it as .xlsx"
-            )
     return _with_names(cells[(cells != "").any(axis=1)], header)
 
 
 def _show_cells(path: Path, sheet: Any, cells: pd.DataFrame, notes: list[str]) -> None:
-    """Fill merged cells with their value, count hidden rows and columns, and show formulas without values.
-
-    Args:
-        path: the book.
-        sheet: of openpyxl.
-        cells: its cells, which are changed.
-        notes: where is added what was done.
-    """
+    """Fill merged cells with their value, show formulas without values, and say what is merged and hidden."""
     merged = [each for each in sheet.merged_cells.ranges if each.min_row < each.max_row <= len(cells)]
     for each in merged:
         value = cells.iat[each.min_row - 1, each.min_col - 1]
         cells.iloc[each.min_row : each.max_row, each.min_col - 1] = value
     if merged:
         notes.append(f"merged cells: each row of {len(merged):,} merged cells has their value")
-    hidden = {"rows": sum(row.hidden for row in sheet.row_dimensions.values())}
-    sides = [part for part in sheet.column_dimensions.values() if part.hidden]  # several columns side by side
-    hidden["columns"] = sum(side.max - side.min + 1 for side in sides)
-    for what, count in hidden.items():
-        if count:
-            notes.append(f"hidden {what}: {count:,}, which are read, too: delete what should not be")
+    if hidden := sum(row.hidden for row in sheet.row_dimensions.values()):
+        notes.append(f"hidden rows: {hidden:,}, which are read, too: delete what should not be")
     if ((cells != "").sum() < 2).any():  # a name above nothing
         with pd.ExcelFile(path, engine_kwargs={"data_only": False}) as book:
             for cell in itertools.chain(*book.book.worksheets[0]):
@@ -272,3 +267,100 @@ def _as_text(value: Any) -> str | None:
     if pd.isna(value):
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def read_answers(
+    cells: pd.Series,
+    decimal: str | None = None,
+    missing: Iterable[str] = (),
+    fitted: Column | None = None,
+) -> tuple[Numbers, list[str], Column]:
+    """Read a column of numbers with at most one currency or unit, the same in all rows.
+
+    Args:
+        cells: texts.
+        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: that
+            of the fitted answers, or the answers decide; numbers that may still be meant in two ways are an
+            error.
+        missing: what stands for no answer, in addition to `?`, `n/a` and the like.
+        fitted: how the answers were read that a model was fitted to. Default: there is none.
+
+    Returns:
+        The numbers, `[rows]`, NaN where there is none; sentences about how they were read; and the record of
+        this.
+
+    Raises:
+        ValueError: some rows hold something else, may be read in two ways, or have another unit than the
+            fitted ones.
+
+    Example:
+        >>> numbers, notes, column = read_answers(pd.Series(["$5", "$1,750.50", "?"], name="y"))
+        >>> numbers, column.unit
+        (array([   5. , 1750.5,    nan]), '$')
+        >>> notes
+        ["1 row has no 'y' ('?')", "in 'y', '$5' is read as 5, '$1,750.50' as 1750.5"]
+    """
+    name = "answer" if cells.name is None else str(cells.name)
+    is_gap = find_gaps(cells) | find_gaps(cells, missing)
+    shown, notes = [as_text(cell) for cell in cells[~is_gap]], list[str]()
+    if absent := int(is_gap.sum()):
+        marks = ", ".join(map(repr, sorted({as_text(cell) for cell in cells[is_gap].dropna()} - {""})))
+        rows = f"{absent:,} row{'s have' if absent > 1 else ' has'}"
+        notes.append(f"{rows} no {name!r}{f' ({marks})' if marks else ''}")
+    if not shown:
+        raise ValueError(f"the column {name!r} holds no number")
+    mark = decimal or (find_decimal_mark(shown, name) if fitted is None else fitted.decimal)
+    numbers, units = read_cells(shown, mark)
+    wrong, kinds = np.isnan(numbers), {*map(singular, units)}
+    if not wrong.any() and len(kinds) > 1:
+        wrong = np.array([unit != "" for unit in units])
+    if wrong.any():
+        mark_of_gap = shlex.quote(np.array(shown)[wrong][0][:_SHOWN])
+        advice = f"Correct them, or leave them out as gaps: --missing={mark_of_gap}"
+        if not np.isnan(numbers).any():
+            advice = f"There are several units: {', '.join(map(repr, sorted(kinds)[:_EXAMPLES]))}."
+        elif any(text.startswith("=") for text in shown):
+            advice = "Formulas have no values here: open the file in a spreadsheet program, and save it."
+        places = np.flatnonzero(~is_gap)[wrong][:_EXAMPLES]
+        listed = ", ".join(f"{as_text(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}" for row in places)
+        raise ValueError(
+            f"the column {name!r} holds no plain number in {wrong.sum():,} of {len(cells):,} rows: {listed}. "
+            f"{advice}"
+        )
+    notes += _show_readings(shown, numbers, name)
+    if mark == "." and decimal is None and all("." in text and ONE_GROUP.search(text) for text in shown):
+        notes.append(f"the points in {name!r} are decimals; if they separate thousands, pass --decimal ,")
+    is_plain = mark == "." and all(map(PLAIN.fullmatch, shown))
+    column = Column(NUMBERS, is_plain, mark, max(units, key=len)).with_range(numbers)
+    if fitted is not None and singular(column.unit) != singular(fitted.unit):
+        here, there = column.unit or "no unit", fitted.unit or "no unit"
+        if column.unit and fitted.unit:
+            raise ValueError(f"{name!r} has {here!r}, but {there!r} in the fitted table: convert the numbers")
+        notes.append(f"{name!r} has {here}, and {there} in the fitted table: taken for the same")
+    found = np.full(len(cells), np.nan)
+    found[~is_gap] = numbers
+    if fitted is not None:
+        notes += fitted.count(fitted.are_far(found), cells)
+    return found, notes, column
+
+
+def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of texts with None in place of `NA`, `?` and the like in columns of numbers.
+
+    Example:
+        >>> mark_gaps(pd.DataFrame({"size": ["3", "NA"], "country": ["NA", "NO"]})).to_dict("list")
+        {'size': ['3', None], 'country': ['NA', 'NO']}
+    """
+    gaps = {name: find_gaps(rows[name]) for name in rows.columns}
+    numeric = [c for c, gap in gaps.items() if not gap.all() and not np.isnan(as_floats(rows[c][~gap])).any()]
+    return rows.assign(**{name: rows[name].astype(object).mask(gaps[name], None) for name in numeric})
+
+
+def _show_readings(texts: Sequence[str], numbers: Numbers, name: str) -> list[str]:
+    """Show how numbers were read that `float` does not read, one of each kind."""
+    shapes = dict[str, str]()
+    for text, number in zip(texts, numbers, strict=True):
+        if not PLAIN.fullmatch(text) or float(text) != number:
+            shapes.setdefault(re.sub("[0-9]+", "0", text), f"{text!r} {{}}as {number:.15g}")
+    shown = [each.format("is read " * (i == 0)) for i, each in enumerate([*shapes.values()][:_EXAMPLES])]
+    return [f"in {name!r}, {', '.join(shown)}"] if shown else []

@@ -1,25 +1,36 @@
-"""Train a writer, and keep the epoch whose medians have the smallest error on validation rows."""
+"""Train a writer, keep its best epoch, and leave the state of a training that is interrupted in a file."""
 
 from __future__ import annotations
 
-import warnings
+import hashlib
+import inspect
+import json
+import os
+import statistics
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
-from ntloss.regression.checkpoints import Checkpoint
-from ntloss.regression.report import Report, best_epoch
-from ntloss.writing import Writer
+from ntloss.regression.printing import say
+from ntloss.writing import Writer, digest_of_weights
 
 WARM_UP = 0.1  # share of the steps
 PATIENCE = 4  # epochs without a smaller error after which training ends
 RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
+BAR: dict[str, Any] = {"leave": False, "mininterval": 1}  # options of tqdm
 _BETAS = (0.9, 0.98)
+_SIGMAS = (0.55, 0.55 / 8)  # of HL-Gauss at first and at last, in standard deviations of the answers
+# Parameters that a training does not depend on.
+_NOT_IN_KEY = ("refit", "interval", "compare", "checkpoint", "verbose")
 
 
 def train(
@@ -28,8 +39,7 @@ def train(
     scaled: NDArray[np.float64],
     row_weights: NDArray[np.float64],
     validate: Callable[[], float] | None,
-    checkpoint: Checkpoint,
-    report: Report,
+    checkpoint: Checkpoint | None,
     *,
     loss: Any,
     epochs: int,
@@ -37,6 +47,7 @@ def train(
     learning_rate: float,
     seed: int,
     last: int | None = None,
+    verbose: bool = False,
 ) -> list[float]:
     """Train a writer, and leave it with the weights of its best epoch, or of the last one.
 
@@ -47,82 +58,74 @@ def train(
         row_weights: `[rows]`, how much each training row counts in the loss.
         validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
         checkpoint: is saved after each epoch and when training is interrupted, and training goes on from what
-            it holds.
-        report: says from where it goes on, and shows a bar with the time that is left.
-        loss: "hl_gauss", whose width follows from the numbers and falls during training, or another
-            criterion.
-        epochs: the largest number of epochs, over which the learning rate and sigma fall.
-        batch_size: rows of a step.
-        learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
+            it holds. None: nothing is saved.
+        loss, epochs, batch_size, learning_rate: those of `NumberRegressor`. The learning rate rises for a
+            tenth of the steps of all epochs, and then falls to 0.
         seed: of the rows' order.
         last: the epoch after which training ends. Default: `epochs`.
+        verbose: whether to say from where training goes on, and to show a bar. Default: False.
 
     Returns:
         The error after each epoch; nothing if there is none.
     """
     if loss == "hl_gauss":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # which advises logarithms: the scale was chosen
-            loss = HLGauss.for_answers(scaled.tolist(), leading_zeros=True)
+        spread = statistics.pstdev(scaled.tolist())
+        loss = HLGauss((_SIGMAS[0] * spread, _SIGMAS[1] * spread), leading_zeros=True)
     loss_fn = NTLCrossEntropyLoss(writer.vocabulary, loss)
     weights = {name: p for name, p in writer.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(weights.values(), lr=learning_rate, betas=_BETAS, weight_decay=0.0)
     counts = torch.from_numpy(row_weights / max(row_weights.mean(), np.finfo(float).tiny))
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
+    warm_up = max(1, round(WARM_UP * total))
     until = total if last is None else last * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
-    if (held := checkpoint.held) is not None:
+    if checkpoint is not None and (held := checkpoint.load(verbose)) is not None:
         step, history, best = held["step"], held["history"], held["best"]
         optimizer.load_state_dict(held["optimizer"])
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(held["weights"][name])
-        report.say(f"continued       at step {step} of {until}, from {checkpoint.file}")
-    elif checkpoint.refused:
-        report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
-    bar = report.bar(desc="training", total=until, initial=step, unit=" steps")
+    bar = tqdm(desc="training", total=until, initial=step, unit=" steps", disable=not verbose, **BAR)
 
     def save() -> None:
-        now = {name: weight.detach() for name, weight in weights.items()}
-        state = {"step": step, "history": history, "best": best, "weights": now}
-        checkpoint.save({**state, "optimizer": optimizer.state_dict()})
-
-    def validate_epoch() -> None:
-        nonlocal best
-        if validate is None or len(history) == step // per_epoch:
-            return
-        error = validate()
-        if best_epoch([*history, error]) > len(history):
-            best = {name: weight.detach().clone() for name, weight in weights.items()}
-        history.append(error)  # last, so that an interruption before it repeats all of this
+        if checkpoint is not None:
+            now = {name: weight.detach() for name, weight in weights.items()}
+            state = {"step": step, "history": history, "best": best, "weights": now}
+            checkpoint.save({**state, "optimizer": optimizer.state_dict()})
 
     try:
-        validate_epoch()  # training may have been interrupted in it
-        while step < until and len(history) - best_epoch(history) < PATIENCE:
+        while True:
+            if validate is not None and len(history) < step // per_epoch:
+                error = validate()
+                if best_epoch([*history, error]) > len(history):
+                    best = {name: weight.detach().clone() for name, weight in weights.items()}
+                history.append(error)  # last, so that an interruption before it repeats all of this
+            if step % per_epoch == 0 and step:
+                save()
+            if step >= until or len(history) - best_epoch(history) >= PATIENCE:
+                break
             epoch, start = divmod(step, per_epoch)
-            order = torch.randperm(
-                len(rows), generator=torch.Generator().manual_seed(int(seed + epoch))
-            ).tolist()
+            generator = torch.Generator().manual_seed(int(seed + epoch))
+            order = torch.randperm(len(rows), generator=generator).tolist()
             for first in range(start * batch_size, len(rows), batch_size):
                 for group in optimizer.param_groups:
-                    group["lr"] = learning_rate * _schedule(step, total)
+                    rate = min((step + 1) / warm_up, (total - step) / max(1, total - warm_up))
+                    group["lr"] = learning_rate * rate
                 loss_fn.anneal(step / max(total - 1, 1))
                 index = order[first : first + batch_size]
                 batch = writer.collate([rows[i] for i in index])
                 logits = writer.logits(batch)
                 labels = batch["labels"][:, 1:].to(logits.device)
                 counted = counts[index].to(logits.device, torch.float32)[:, None].expand(labels.shape)
-                error = loss_fn(logits, loss_fn.prepare(labels, weights=counted))
+                of_batch = loss_fn(logits, loss_fn.prepare(labels, weights=counted))
                 optimizer.zero_grad()
-                error.backward()
+                of_batch.backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
                 optimizer.step()
                 step += 1
-                bar.set_postfix(loss=f"{error.item():.3f}", refresh=False)
+                bar.set_postfix(loss=f"{of_batch.item():.3f}", refresh=False)
                 bar.update()
-            validate_epoch()
-            save()
     except KeyboardInterrupt:
         save()
         raise
@@ -132,6 +135,70 @@ def train(
     return history
 
 
-def _schedule(step: int, total: int) -> float:
-    warm_up = max(1, round(WARM_UP * total))
-    return min((step + 1) / warm_up, (total - step) / max(1, total - warm_up))
+def best_epoch(history: Sequence[float]) -> int:
+    """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
+    return 1 + history.index(min(history)) if history else 0
+
+
+class Checkpoint:
+    """A file with the state of a training, from which the same training goes on.
+
+    Args:
+        folder: of the file, which is created.
+        name: of the file.
+        parameters: those of the estimator.
+        rows: what else the training depends on: rows, answers and weights.
+    """
+
+    def __init__(
+        self, folder: str | Path, name: str, parameters: dict[str, Any], rows: Sequence[Any]
+    ) -> None:
+        self._file = Path(folder).expanduser() / name
+        used = {**parameters, **dict.fromkeys(_NOT_IN_KEY)}
+        depends = [used, digest_of_weights(used["model"]), *rows]
+        self._key = hashlib.sha256(json.dumps(depends, default=_as_key).encode()).hexdigest()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+
+    def load(self, verbose: bool = False) -> dict[str, Any] | None:
+        """Return the state in the file; None if there is none that this training can go on from.
+
+        Args:
+            verbose: whether to say which of these it is, if there is a file. Default: False.
+        """
+        held, said = None, f"started anew    {self._file} was left by other rows, parameters or weights"
+        try:
+            held = torch.load(self._file, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            return None
+        except (EOFError, RuntimeError, UnpicklingError):
+            said = f"started anew    {self._file} is damaged"
+        if held is not None and held["key"] != self._key:
+            held = None
+        if held is not None:
+            said = f"continued       at step {held['step']}, from {self._file}"
+        if verbose:
+            say(said)
+        return held
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the state in the file, at once."""
+        partial_file = self._file.with_suffix(".partial")
+        torch.save({"key": self._key, **state}, partial_file)
+        os.replace(partial_file, self._file)
+
+
+def as_json(value: Any) -> Any:
+    """Return what is saved for a parameter that JSON does not know."""
+    if isinstance(value, np.generic):
+        return value.item()
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    is_importable = getattr(sys.modules.get(module), name, None) is value
+    return f"{module}:{name}" if is_importable else str(value)
+
+
+def _as_key(value: Any) -> Any:
+    """Return what a checkpoint depends on for a parameter: of a function its source, in any process."""
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        return as_json(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Levels = Iterable[Any] | Mapping[Any, float]
@@ -23,50 +23,46 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LEAST = 1e-9  # a level that is less likely is not followed further, to see whether it is another number
 
 
-def level_values(levels: Levels) -> dict[Any, float]:
-    """Return the levels with their values; a level that is a text of a number has the number's value."""
-    if not isinstance(levels, Iterable):
-        raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
-    pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
-    values: dict[Hashable, float] = {}
-    for level, value in pairs:
-        try:
-            values[level] = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise TypeError(
-                f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
-                f"{{'yes': 1, 'no': 0}}; given {value!r}"
-            ) from None
-    if not all(map(math.isfinite, values.values())):
-        raise ValueError(f"levels={levels!r}: expected finite values")
-    texts = {text_of_level(level) for level in values}
-    if len(values) < 2 or len(texts) < len(values) or "" in texts:
-        raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
-    return values
-
-
 def text_of_level(level: Any) -> str:
     """Return how a level is written."""
     return level.strip() if isinstance(level, str) else f"{level:.15g}"
 
 
-def levels_by_text(levels: Iterable[Any]) -> dict[str, Any]:
-    """Return levels by their texts; beside negative ones, positive ones may have a sign, too; `.5` is 0.5."""
-    of_text = {text_of_level(level): level for level in levels}
-    of_text |= {text[1:]: level for text, level in of_text.items() if text.startswith("0.")}
-    if any(text.startswith("-") for text in of_text):
-        of_text |= {f"+{text}": level for text, level in of_text.items() if text[0].isdigit()}
-    return of_text
-
-
 class Scale:
-    """Levels by their texts, with their values, and the largest one that is a number; None for words."""
+    """The levels of a score.
+
+    Args:
+        levels: numbers, of which a text of a number has the number's value, or words with their values.
+
+    Attributes:
+        values: level to its value.
+        levels: text to its level; beside negative ones, positive ones may have a sign, too; `.5` is 0.5.
+        top: the largest level that is a number; None for words.
+    """
 
     def __init__(self, levels: Levels) -> None:
-        self.values = level_values(levels)
-        self.levels = levels_by_text(self.values)
+        if not isinstance(levels, Iterable):
+            raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
+        pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
+        try:
+            self.values: dict[Any, float] = {level: float(value) for level, value in pairs}
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(
+                f"levels={levels!r}: expected numbers, such as range(1, 6), or words with their values, such "
+                "as {'yes': 1, 'no': 0}"
+            ) from None
+        self.levels = {text_of_level(level): level for level in self.values}
+        is_finite = all(map(math.isfinite, self.values.values()))
+        if not is_finite or not 2 <= len(self.values) == len(self.levels) or "" in self.levels:
+            raise ValueError(
+                f"levels={levels!r}: expected two or more different scores with finite values, such as "
+                "range(1, 6)"
+            )
         numbers = [self.values[level] for name, level in self.levels.items() if _NUMBER.fullmatch(name)]
         self.top = max(numbers, default=None)
+        self.levels |= {name[1:]: level for name, level in self.levels.items() if name.startswith("0.")}
+        if any(name.startswith("-") for name in self.levels):
+            self.levels |= {f"+{name}": level for name, level in self.levels.items() if name[0].isdigit()}
 
 
 class Begun(NamedTuple):
@@ -91,13 +87,13 @@ def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
 
     Args:
         text: the answer so far, maybe with spaces before it.
-        levels: levels by their texts, see `levels_by_text`.
+        levels: levels by their texts, see `Scale`.
 
     Returns:
         The level, and what may still become of it.
 
     Example:
-        >>> levels = levels_by_text(range(1, 11))
+        >>> levels = Scale(range(1, 11)).levels
         >>> [read_level(text, levels).level for text in ("1", "10", "4.0", "4 of", "4.", " 10.")]
         [1, 10, 4, 4, 4, 10]
         >>> [read_level(text, levels).level is NONE for text in ("2024", "4.5", "no", "")]

@@ -15,8 +15,8 @@ from ntloss.scores.levels import NONE, UNKNOWN, Ask, Levels, Node, Scale, read_l
 from ntloss.scores.places import Place, places_of_score
 from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
 
-# The probability of what is no level, of what is not known, and of levels in other letters that warns.
-MOST_NONE, MOST_LEFT_OUT, _LEAST_CASE = 0.5, 0.1, 0.01
+# The probability of what is no level, and of what is not known, that warns.
+MOST_NONE, MOST_LEFT_OUT = 0.5, 0.1
 T = TypeVar("T")
 
 
@@ -27,7 +27,8 @@ class ScoreReading(Result):
     Args:
         probabilities: level to its probability, in the order of their values.
         none: the probability that the model answers with something else.
-        left_out: the probability of what a list of log-probabilities does not say; 0 for a model.
+        left_out: the probability of tokens that a list does not hold, and of a beginning of a level (the `1`
+            of 10) where nobody knows what would follow it; 0 for a model.
         values: level to its value. Default: the levels are numbers.
     """
 
@@ -58,14 +59,7 @@ class ScoreReading(Result):
         return float(level if self.values is None else self.values[level])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the probability of each level, and the mean; needs matplotlib.
-
-        Args:
-            ax: axes of matplotlib. Default: new ones.
-
-        Returns:
-            The axes.
-        """
+        """Draw the levels' probabilities and the mean, on axes of matplotlib or new ones; return them."""
         ax = axes(ax)
         places = [self.value_of(level) for level in self.probabilities]
         gap = min((b - a for a, b in pairwise(places)), default=1.0)
@@ -98,10 +92,9 @@ def scores_from_response(
 ) -> Any:
     """Find the score in the answer of an API, and read the probability of each level at its place.
 
-    The score under a key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then an
-    answer that is nearly nothing but a level, then a sentence, which is a guess and warns. If what stands
-    there is no level (`Score: N/A`), or is the score of something else (`clarity_score`), there is no score.
-    Thoughts before the answer do not count.
+    A key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then an answer that is
+    nearly nothing but a level, then a sentence, which is a guess and warns (`ntloss.scores.places` has the
+    rules). If what stands there is no level (`Score: N/A`), there is no score.
 
     Args:
         response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
@@ -116,9 +109,7 @@ def scores_from_response(
 
     Returns:
         A `ScoreReading`; for several texts in `after`, a dict of them; for a list of responses, a list.
-        `left_out` is the probability of tokens that the API has not returned, and of a beginning of a level
-        (the `1` of 10) where nobody knows what would follow it. Without a score, the mean is NaN and `none`
-        is 1.
+        Without a score, the mean is NaN and `none` is 1.
 
     Raises:
         ValueError: the response has no log-probabilities, or is an error; fewer than two levels.
@@ -126,8 +117,7 @@ def scores_from_response(
 
     Warns:
         UnlikelyNumberWarning: there is no score, or places of one kind disagree, so that there is none; the
-            score stands in a sentence; `none` is above 0.5 or `left_out` above 0.1; or levels are listed in
-            other letters.
+            score stands in a sentence; or `none` is above 0.5 or `left_out` above 0.1.
 
     Example:
         >>> def token(text, **others):
@@ -328,7 +318,7 @@ def _place(text: str, scale: Scale, after: str | None) -> Place | None:
 def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:
     (shares,) = walk_levels(_ask_of(positions, has_ended, scale.levels), [0], scale.levels)
     found = reading_of(shares, scale.values)
-    _warn(positions[0].shares(), found, scale.levels)
+    _warn(positions[0].shares(), found)
     return found
 
 
@@ -357,21 +347,9 @@ def _ask_of(positions: Sequence[Position], has_ended: bool | None, levels: Mappi
     return lambda nodes: [follows(node) for node in nodes]
 
 
-def _warn(first: Mapping[str, float], found: ScoreReading, of_text: Mapping[str, Any]) -> None:
-    folded = {text.casefold() for text in of_text}
-    differ = {
-        token.strip(): share
-        for token, share in first.items()
-        if token.strip() not in of_text and token.strip().casefold() in folded
-    }
-    likeliest = max(first, key=first.__getitem__, default="")
-    if sum(differ.values()) > _LEAST_CASE:
-        listed = ", ".join(f"{token!r} ({share:.2g})" for token, share in differ.items())
-        problem = (
-            f"{listed} differ from the levels only in their case, and count as none: add them to the levels "
-            "with their values"
-        )
-    elif found.none > MOST_NONE or math.isnan(found.mean):
+def _warn(first: Mapping[str, float], found: ScoreReading) -> None:
+    if found.none > MOST_NONE or math.isnan(found.mean):
+        likeliest = max(first, key=first.__getitem__, default="")
         problem = (
             "the listed tokens hardly hold a level (with probability "
             f"{sum(found.probabilities.values()):.2g}; {likeliest!r} is likeliest): pass those of the "

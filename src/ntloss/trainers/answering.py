@@ -13,9 +13,9 @@ from torch import Tensor
 from ntloss import LossTerms
 from ntloss.engine.readout import Transform
 from ntloss.engine.targets import PreparedLabels
-from ntloss.trainers.chunked import PLAIN, Inputs, entropy_and_hits
+from ntloss.trainers.chunked import PLAIN, Inputs, entropy_and_hits, linear_head
 from ntloss.trainers.columns import COLUMNS, PREPARED
-from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
+from ntloss.trainers.models import added_loss, inputs_for_logits, without_wrappers
 
 _OF_LOSS = (*COLUMNS, PREPARED, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 
@@ -70,10 +70,12 @@ class Answering:
             record = record._replace(labels=sums.without_repeated_rows(record.labels))
         model, width = without_wrappers(self.model), labels.shape[-1]
         is_sft = given.get("fused_lm_head", False)
-        inputs = {**inputs_without_labels(model, inputs, labels), "return_dict": True}
-        compute = partial(self._compute, record, count, is_sft)
-        if handle.head is not None and (self.model.training or is_sft):
-            outputs, found = handle.head(model, partial(self.model, *args, **inputs), compute, width)
+        inputs = {**inputs_for_logits(model, inputs, labels), "return_dict": True}
+        has_labels, compute = "labels" in inputs, partial(self._compute, record, count, is_sft)
+        may_chunk = handle.head is not None and (self.model.training or is_sft) and not has_labels
+        if may_chunk and (head := linear_head(model)) is not None:
+            run = partial(self.model, *args, **inputs)
+            outputs, found = handle.head(model, head, run, compute, width)
             nothing = outputs["logits"][..., :0, :].sum()  # keeps the graph to all weights
             loss, outputs["logits"] = found.terms.loss + nothing.to(found.terms.loss), None
         else:
@@ -85,7 +87,7 @@ class Answering:
         self.loss = loss
         if is_sft:
             return _for_sft(outputs, loss, record.labels >= 0, count, found)
-        added = added_loss(model, outputs)
+        added = added_loss(model, outputs, has_labels)
         outputs["loss"] = loss if added is None else loss + added.to(loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
         return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()

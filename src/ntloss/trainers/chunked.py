@@ -24,8 +24,8 @@ PLAIN = Transform()
 class Inputs(NamedTuple):
     """What a loss is computed from: hidden states and their head, or logits."""
 
-    states: Tensor  # `[..., hidden]`, with the low-rank activations of adapters appended; or logits
-    weight: Tensor | None = None  # `[vocab, hidden]`, with their second matrices appended
+    states: Tensor  # `[..., hidden]`; or logits
+    weight: Tensor | None = None  # `[vocab, hidden]`
     bias: Tensor | None = None  # `[vocab]`
 
 
@@ -66,11 +66,14 @@ class ChunkedHead:
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
         self._call: Any = None
 
-    def __call__(self, model: Any, run: Callable[[], Any], compute: Compute, width: int) -> tuple[Any, Any]:
+    def __call__(
+        self, model: Any, head: nn.Linear, run: Callable[[], Any], compute: Compute, width: int
+    ) -> tuple[Any, Any]:
         """Call the model, whose head computes the loss.
 
         Args:
             model: the model without its wrappers.
+            head: its `linear_head`.
             run: calls the model with its wrappers, and returns its outputs.
             compute: the loss of hidden states with their head, and maybe what the model does with logits.
             width: of the labels; prompts and images may stand before.
@@ -81,7 +84,7 @@ class ChunkedHead:
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
         """
-        name, head = type(model).__name__, find_head(model)  # an adapter may have wrapped it since
+        name = type(model).__name__
         replaced = vars(head).get("forward")
         bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
         self._call = call = _Call(head, head.forward, transform_of(model.config), bias, compute, width)
@@ -107,10 +110,13 @@ class ChunkedHead:
         call: _Call = self._call
         if call.found is not None:
             return call.own_forward(hidden, *args, **kwargs)
-        inputs = head_inputs(call.head, hidden[..., -call.width :, :])
+        weight = call.head.weight
+        bias: Tensor | None = call.head.bias
         if call.final_bias is not None:
             own = call.final_bias.reshape(-1).to(hidden)
-            inputs = inputs._replace(bias=own if inputs.bias is None else inputs.bias + own)
+            bias = own if bias is None else bias + own
+        # With a model spread over several devices, the head may be on another one.
+        inputs = Inputs(hidden[..., -call.width :, :].to(weight.device), weight, bias)
         call.found = call.compute(inputs, call.transform, self.chunk_size)
         first = hidden[..., :1, :]
         if not self.checked:
@@ -127,7 +133,7 @@ class ChunkedHead:
 class _Call:
     """What one call of the model hands to its head, and what the head leaves."""
 
-    head: nn.Module
+    head: nn.Linear
     own_forward: Callable[..., Any]  # of the head
     transform: Transform
     final_bias: Tensor | None
@@ -149,56 +155,17 @@ def transform_of(config: Any) -> Transform:
     return Transform(float(scales[0]) if scales else 1.0, float(caps[-1]) if caps else None)
 
 
-def head_inputs(head: nn.Module, hidden: Tensor) -> Inputs:
-    """Return the tensors of a linear layer or PEFT's wrapper of one, differentiable in the adapter's weights.
+def linear_head(model: Any) -> nn.Linear | None:
+    """Return the linear layer that makes a model's logits, also with PEFT's `modules_to_save`.
 
-    LoRA's product is not formed: its low-rank activations are appended to the hidden states, and its second
-    matrix to the weight. So the adapter's dropout and scaling apply unchanged.
-
-    Raises:
-        ValueError: another layer, or an adapter other than LoRA, `trainable_token_indices` and
-            `modules_to_save`.
+    None for another layer: an embedding, whose weight the model multiplies with, or an adapter's.
     """
-    layer: Any = head
-    if hasattr(layer, "token_adapter"):
-        adapter = layer.token_adapter
-        inputs = head_inputs(adapter.base_layer, hidden)
-        if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
-            return inputs
-        # PEFT ignores a bias here.
-        return Inputs(inputs.states, adapter.get_merged_weights(adapter.active_adapters), None)
-    if hasattr(layer, "modules_to_save"):
-        active = [name for name in layer.active_adapters if name in layer.modules_to_save]
-        is_stock = layer.disable_adapters or not active
-        return head_inputs(layer.original_module if is_stock else layer.modules_to_save[active[0]], hidden)
-    if not hasattr(layer, "base_layer"):
-        if not hasattr(layer, "bias"):  # an embedding, whose weight the model multiplies with
-            raise ValueError(
-                f"the head is not a linear layer but {type(layer).__name__}, which the model does not call "
-                "to compute logits. Use chunked=False, which computes the logits."
-            )
-        # With a model spread over several devices, the head may be on another one.
-        return Inputs(hidden.to(layer.weight.device), layer.weight, layer.bias)
-    if layer.disable_adapters or layer.merged:
-        return head_inputs(layer.base_layer, hidden)
-    active = [name for name in layer.active_adapters if name in getattr(layer, "lora_A", {})]
-    if not hasattr(layer, "lora_A") or any(name in layer.lora_variant for name in active):
-        raise ValueError(
-            f"the head is wrapped by an adapter ({type(layer).__module__}.{type(layer).__name__}) which "
-            "has no separate low-rank weights: expected plain LoRA (no variant such as DoRA), "
-            "modules_to_save or trainable_token_indices. Use chunked=False, which computes the logits."
-        )
-    weight: Any
-    states, weight, bias = head_inputs(layer.base_layer, hidden)
-    for name in active:
-        down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
-        low_rank = down(layer.lora_dropout[name](hidden.to(down.weight))) * scaling
-        states = torch.cat([states, low_rank.to(states)], -1)
-        weight = torch.cat([weight, up.weight.to(weight.dtype)], -1)
-        if up.bias is not None:
-            further = (up.bias * scaling).to(weight.dtype)
-            bias = further if bias is None else bias + further
-    return Inputs(states, weight, bias)
+    head: Any = find_head(model)
+    if hasattr(head, "modules_to_save"):
+        active = [name for name in head.active_adapters if name in head.modules_to_save]
+        is_stock = head.disable_adapters or not active
+        head = head.original_module if is_stock else head.modules_to_save[active[0]]
+    return head if isinstance(head, nn.Linear) else None
 
 
 def _check_transform(head_logits: Tensor, logits: Tensor, transform: Transform, model: str) -> None:

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from ntloss.numbers import NumberFormat
 from ntloss.reading.compare import compare_answers
-from ntloss.reading.question import Question
+from ntloss.reading.prompts import Question
 
 
 class NumberErrors(TrainerCallback):

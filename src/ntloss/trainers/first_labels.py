@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.criteria.hl_gauss import HLGauss, fields_of
+from ntloss.criteria.targets import HLGauss
 from ntloss.engine.targets import IGNORED, PreparedLabels
 from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import LabelNumbers, NumberVocabulary
@@ -23,7 +23,6 @@ from ntloss.trainers.columns import has_rows
 
 _ROWS = 100  # of a training set, whose labels are looked at before the first step
 _NUMBERS = 3  # that are written
-_BATCHES = 10  # after which the absence of numbers is a warning
 
 
 class NumberLabelsMissingWarning(UserWarning):
@@ -35,25 +34,6 @@ def number_share(labels: Tensor, vocabulary: NumberVocabulary) -> float:
     kept = labels[labels != IGNORED]
     ids = torch.tensor(vocabulary.token_ids, device=kept.device)
     return float(torch.isin(kept, ids).sum()) / max(len(kept), 1)
-
-
-class FirstBatches:
-    """Looks at the labels of the first batches, for a loss that knows no data set."""
-
-    def __init__(self) -> None:
-        self._left = _BATCHES  # 0 when numbers were found, or their absence was said
-
-    def look(self, labels: Tensor, vocabulary: NumberVocabulary) -> float | None:
-        """Return the share of the first batch with numbers, else None; warn if ten batches have none."""
-        if not self._left:
-            return None
-        self._left -= 1
-        share = number_share(labels, vocabulary)
-        if share:
-            self._left = 0
-        elif not self._left:
-            _warn_without_numbers(f"the labels of the first {_BATCHES} batches")
-        return share or None
 
 
 def first_labels(loader: Any, size: int, of_batch: Tensor) -> tuple[Tensor, int | None]:
@@ -78,7 +58,7 @@ def check_fields(loss: NTLCrossEntropyLoss, labels: Tensor, rows: int | None) ->
 
     A batch of a stream may hold no number of any field, such as that of one row.
     """
-    if (found := fields_of(loss.criterion)) is None:
+    if (found := loss.term.reader.fields) is None:
         return
     fields, by = found
     index = fields_of_labels(labels, loss.vocabulary, fields, by)
@@ -98,7 +78,12 @@ def log_of(loss: NTLCrossEntropyLoss, labels: Tensor, record: PreparedLabels) ->
     """Return the share of number tokens in labels, and the first numbers of a record; warn without."""
     logs: dict[str, Any] = {"number_share": number_share(labels, loss.vocabulary)}
     if not logs["number_share"]:
-        _warn_without_numbers(f"the {int((labels != IGNORED).sum()):,} labels of the first rows")
+        warn_caller(
+            f"none of the {int((labels != IGNORED).sum()):,} labels of the first rows is a number token, so "
+            "the number term is 0: inspect_tokenizer(tokenizer) shows how numbers are written. If they are "
+            "written in other tokens, pass vocabulary=NumberVocabulary.from_tokenizer(tokenizer, ...).",
+            NumberLabelsMissingWarning,
+        )
     if record.numbers is None:
         return logs
     numbers = LabelNumbers.unpack(record.numbers.cpu().reshape(-1, record.numbers.shape[-1]))
@@ -134,12 +119,3 @@ def same_random_numbers() -> Iterator[None]:
         random.setstate(state)
         if numpy is not None:
             numpy.random.set_state(of_numpy)
-
-
-def _warn_without_numbers(what: str) -> None:
-    warn_caller(
-        f"none of {what} is a number token, so the number term is 0: inspect_tokenizer(tokenizer) shows how "
-        "numbers are written. If they are written in other tokens, pass vocabulary="
-        "NumberVocabulary.from_tokenizer(tokenizer, ...).",
-        NumberLabelsMissingWarning,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
 _UNWRITTEN_TOKENS = 16  # of a tokenizer, without a row in the head
-# What derives a decoder's inputs from labels: methods of a model, and a function of its module.
+# What the forward of a model calls to derive its decoder's inputs from labels, as the first does.
 _DERIVE = ("prepare_decoder_input_ids_from_labels", "_shift_right", "shift_tokens_right")
 _ROUTER_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")
 
@@ -143,13 +142,11 @@ def _names_in_forward(model: Any) -> set[str]:
     return {name for forward in forwards for name in forward.__code__.co_names}
 
 
-def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:
-    """Return the inputs of a call that gives the logits of a call with labels.
+def inputs_for_logits(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:
+    """Return the inputs of a call for the logits alone.
 
-    An encoder-decoder derives its decoder's inputs from labels, which here is done before the call.
-
-    Raises:
-        ValueError: the decoder's inputs are unknown, or the call would add a loss of routers inline.
+    They have no labels, but for an encoder-decoder without a method that derives its decoder's inputs from
+    labels. Raise a ValueError if the call would add a loss of routers inline.
     """
     if not model.config.is_encoder_decoder:
         return inputs
@@ -162,39 +159,16 @@ def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) ->
         inputs = {**inputs, "use_cache": False}
     if any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         return inputs
-    if not _names_in_forward(model) & {*_DERIVE}:  # FSMT shifts the source's ids
-        return inputs
-    ids = _decoder_inputs(model, labels)
-    inputs = {**inputs, "decoder_input_ids": ids}
-    if type(model).__name__ == "EncoderDecoderModel":  # the only class that masks the ids that it derives
-        inputs.setdefault("decoder_attention_mask", (ids != model.config.pad_token_id).to(ids.dtype))
-    return inputs
+    derive = getattr(model, _DERIVE[0], None)
+    # FSMT derives them from the source, and EncoderDecoderModel also masks them.
+    is_known = _names_in_forward(model) & {*_DERIVE} and type(model).__name__ != "EncoderDecoderModel"
+    if derive is None or not is_known:
+        return {**inputs, "labels": labels}
+    return {**inputs, "decoder_input_ids": derive(labels)}
 
 
-def _decoder_inputs(model: Any, labels: Tensor) -> Any:
-    for name in _DERIVE[:2]:
-        if hasattr(model, name):
-            return getattr(model, name)(labels)
-    ids = [_id_of(model, name) for name in ("pad_token_id", "decoder_start_token_id")]
-    for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
-        shift = getattr(sys.modules.get(parent.__module__), _DERIVE[2], None)
-        if shift is not None and None not in ids:
-            return shift(labels, *ids)
-    raise ValueError(
-        f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels, or its configuration no "
-        "pad_token_id and decoder_start_token_id: expected 'decoder_input_ids' in the batch, besides the "
-        "labels"
-    )
-
-
-def _id_of(model: Any, name: str) -> int | None:
-    """Return the id of a special token, by a model's configuration or that of its text model (Florence-2)."""
-    token: int | None = getattr(model.config, name, None)
-    return getattr(model.config.get_text_config(decoder=True), name, None) if token is None else token
-
-
-def added_loss(model: Any, outputs: Any) -> Tensor | None:
-    """Return what a model adds to the loss of its labels, from a call without labels; None if nothing.
+def added_loss(model: Any, outputs: Any, has_labels: bool) -> Tensor | None:
+    """Return what a model adds to the loss of its labels, from a call for its logits; None if nothing.
 
     It is the weighted loss of a mixture's routers, and what the model returns as its loss without labels.
 
@@ -202,7 +176,7 @@ def added_loss(model: Any, outputs: Any) -> Tensor | None:
         ValueError: the weight of the routers' loss is unknown.
     """
     routers: Tensor | None = outputs.get("aux_loss")
-    own: Tensor | None = outputs.get("loss")
+    own: Tensor | None = None if has_labels else outputs.get("loss")
     if routers is not None:
         routers = _weight_of_routers(model) * routers
     if own is None or routers is None:

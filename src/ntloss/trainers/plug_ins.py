@@ -19,15 +19,12 @@ class Options:
     """Options of a number-aware loss in a plug-in, with the meanings and defaults of `make_number_aware`.
 
     `vocabulary` may also be `"module:function"`, a function that makes it from the tokenizer; `chunked` has
-    no effect in plug-ins that get no `Trainer`.
-
-    Raises:
-        TypeError, ValueError, ImportError: an unknown or invalid option, before a model is loaded.
+    no effect in plug-ins that get no `Trainer`. An invalid option is an error before a model is loaded.
     """
 
     criterion: Any = "ntl_was"
     weight: float | None = None
-    mode: str | None = None
+    mode: Any = None
     label_smoothing: float = 0.0
     thousands: str | None = None
     vocabulary: Any = None
@@ -35,11 +32,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.thousands is not None and self.vocabulary is not None:
-            raise ValueError(
-                f"thousands={self.thousands!r}: omit it beside vocabulary, which has a separator of its own"
-            )
-        if isinstance(self.vocabulary, str):
-            resolve_name(self.vocabulary)
+            raise ValueError(f"thousands={self.thousands!r}: omit it beside a vocabulary, which has its own")
         self.loss()
 
     @classmethod
@@ -55,16 +48,16 @@ class Options:
 
     def loss(self, tokenizer: Any = None, vocab_size: int | None = None, **given: Any) -> NTLCrossEntropyLoss:
         """Make a loss of logits of this width; without a tokenizer, one on digits, to check the options."""
-        numbers, thousands = self._numbers(tokenizer), self.thousands
+        numbers = self._numbers(tokenizer)
         if numbers is None and tokenizer is None:
-            numbers = NumberVocabulary.from_mapping({d: d for d in range(10)}, 10, thousands=thousands)
+            numbers = NumberVocabulary.from_mapping({d: d for d in range(10)}, 10, thousands=self.thousands)
         elif numbers is None:
-            numbers = NumberVocabulary.from_tokenizer(tokenizer, None, vocab_size, thousands=thousands)
-        given = {"mode": self.mode, "label_smoothing": self.label_smoothing, **given}
+            numbers = NumberVocabulary.from_tokenizer(tokenizer, None, vocab_size, thousands=self.thousands)
+        given |= {"mode": self.mode, "label_smoothing": self.label_smoothing}
         return NTLCrossEntropyLoss(numbers, self.criterion, self.weight, **given)
 
     def _numbers(self, tokenizer: Any) -> Any:
-        """Return the number tokens that were given, or that a function makes of a tokenizer, or None."""
         if not isinstance(self.vocabulary, str):
             return self.vocabulary
-        return None if tokenizer is None else resolve_name(self.vocabulary)(tokenizer)
+        make = resolve_name(self.vocabulary)
+        return None if tokenizer is None else make(tokenizer)

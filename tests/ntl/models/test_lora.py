@@ -39,7 +39,7 @@ def test_a_model_that_lora_does_not_support_is_an_error():
 
 
 def test_a_number_of_layers_that_the_model_does_not_have_is_an_error():
-    with pytest.raises(UserError, match=r"trained_layers=5: the model has 2 layers"):
+    with pytest.raises(UserError, match="trained_layers=5"):
         make("llama-tiny", family="decoder_only", trained_layers=5)
 
 

@@ -147,22 +147,6 @@ def test_float8_is_an_error_that_names_the_dtypes_to_cast_to(which, dtype):
         call(which, **{name: tensor.to(dtype) for name, tensor in inputs.items()})
 
 
-@pytest.mark.parametrize("options", [{}, {"reduction": "none"}], ids=str)
-def test_logits_of_a_head_that_overflow_float16_are_an_error(options):
-    hidden = torch.full((3, HIDDEN), 200.0).half()
-    weight = torch.full((VOCAB, HIDDEN), 50.0).half()
-    call("hidden", options, hidden_states=hidden, lm_head_weight=weight)  # 60,000 each
-    with pytest.raises(ValueError, match="float16"):
-        call("hidden", options, hidden_states=2 * hidden, lm_head_weight=weight)
-
-
-@pytest.mark.parametrize("name", ["prepare", "forward", "from_hidden", "targets", "from_log_probs"])
-def test_a_misspelled_argument_is_an_error_that_names_the_function_and_the_argument(name):
-    function = getattr(NTLCrossEntropyLoss(NUMBERS), name)
-    with pytest.raises(TypeError, match=rf"\b{name}\b.*number_weight\b"):
-        function(number_weight=None)
-
-
 @pytest.mark.parametrize("which", ["logits", "hidden"])
 def test_shifting_labels_without_a_sequence_is_an_error(which):
     one = {"logits": torch.zeros(VOCAB)} if which == "logits" else {"hidden_states": torch.zeros(HIDDEN)}
@@ -292,21 +276,4 @@ def test_invalid_options_of_a_call_of_a_published_loss_are_errors(options, name)
         call("alone", **options)
 
 
-def test_predict_numbers_checks_the_logits(digits):
-    with pytest.raises(ValueError, match="logits"):
-        NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 13))
-    with pytest.raises(TypeError, match="logits"):
-        NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 12, dtype=torch.int64))
-
-
 # --- when values are read -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("which", OF_LOGITS)
-def test_values_on_other_devices_are_not_read(which):
-    # The meta device has no values, so reading one raises an error.
-    on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
-    assert call(which, **on_meta).device.type == "meta"
-    weight = torch.tensor(-1.0, device=META)
-    if which == "logits":
-        assert call(which, {"weight": weight}, **on_meta).device.type == "meta"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from reading_cases import FixedModel, any_length, assert_quantile, batch_of, make_model, next_token
+from reading_cases import any_length, assert_quantile, batch_of, fixed_model, make_model, next_token
 from tolerances import DISTRIBUTION, approx, assert_repeats
 
 from ntloss import NumberVocabulary
@@ -136,13 +136,13 @@ def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
     ones[0, 0] = 1.0
     digits = NumberVocabulary.from_mapping({0: "1", 1: "."}, vocab_size=4)
     prompt = {"input_ids": torch.tensor([[3]])}
-    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,), limits=Limits(max_digits=12))
+    read = number_quantiles(fixed_model(ones, {}), prompt, digits, (0.5,), limits=Limits(max_digits=12))
     assert read.passes == 13
     assert read.values.isnan().all()
     assert read.ends.item() == 0
     # A point, behind which digits are cut off.
     ones = torch.tensor([[0.0, 1, 0, 0], [1.0, 0, 0, 0]])
-    read = number_quantiles(FixedModel(ones, {1: 1, 0: 1}), prompt, digits, (0.5,))
+    read = number_quantiles(fixed_model(ones, {1: 1, 0: 1}), prompt, digits, (0.5,))
     assert read.values.item() == approx(1 / 9, 1e-9)
 
 
@@ -163,7 +163,7 @@ def sure_of(vocabulary, rows):
     probabilities = torch.eye(ends[-1]).roll(1, -1)
     last = torch.tensor(ends) - 1
     probabilities[last] = torch.eye(ends[-1])[last]
-    model = FixedModel(probabilities, {i: i for i in range(ends[-1])})
+    model = fixed_model(probabilities, {i: i for i in range(ends[-1])})
     return model, {"input_ids": torch.tensor([[own_ids[0] - 1] for own_ids in ids])}, chained
 
 
@@ -206,6 +206,6 @@ def test_a_reading_that_follows_every_likely_text_says_that_it_is_exact():
     numbers = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
     digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "3"}, vocab_size=4)
     prompt = {"input_ids": torch.tensor([[3]])}
-    read = number_quantiles(FixedModel(numbers, {0: 1, 1: 1, 2: 1}), prompt, digits)
+    read = number_quantiles(fixed_model(numbers, {0: 1, 1: 1, 2: 1}), prompt, digits)
     assert read.values.tolist() == read.lower.tolist() == read.upper.tolist() == [[1.0, 1.0, 3.0]]
     assert (read.mean.item(), read.mean_error.item()) == (approx(1.7), 0.0)

@@ -10,7 +10,7 @@ from reading_cases import make_model
 from tolerances import approx
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import Question, compare_answers, number_quantiles
+from ntloss.reading import Question, compare_answers, read_number
 from ntloss.reading.source import Source
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -38,38 +38,24 @@ def logits_after(model, tokenizer, prompt, answer):
     return ids[0], logits[before.shape[1] - 1 : -1]
 
 
-def test_errors_are_those_of_the_readings_and_of_the_true_answers(models, tokenizer):
-    found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, format=TWO_DIGITS)
+@pytest.mark.parametrize("prefill", ["", "is"])
+def test_errors_are_those_of_the_readings_and_of_the_true_answers(models, tokenizer, prefill):
+    questions = [Question(each, prefill=prefill) for each in PROMPTS]
+    found = compare_answers(models, tokenizer, questions, TRUTHS, format=TWO_DIGITS)
     truths = torch.tensor(TRUTHS, dtype=torch.float64)
+    begun = len(tokenizer.encode(prefill))
     for name, model in models.items():
-        inputs = [tokenizer(prompt, return_tensors="pt") for prompt in PROMPTS]
-        values = torch.cat(
-            [number_quantiles(model, each, tokenizer, format=TWO_DIGITS).values for each in inputs]
-        )
+        read = read_number(model, tokenizer, questions, format=TWO_DIGITS)
         errors = found.models[name]
-        assert errors.median == approx((values[:, 1] - truths).abs().mean().item())
-        inside = (values[:, 0] <= truths) & (truths <= values[:, 2])
-        assert errors.coverage == approx(inside.double().mean().item())
-        losses = [
-            F.cross_entropy(
-                *reversed(logits_after(model, tokenizer, prompt, f"{truth:02d}")), reduction="sum"
-            )
-            for prompt, truth in zip(PROMPTS, TRUTHS, strict=True)
-        ]
-        assert errors.cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
-
-
-def test_the_cross_entropy_is_that_of_the_answers_after_the_prefill(models, tokenizer):
-    found = compare_answers(
-        models, tokenizer, [Question(each, prefill="is") for each in PROMPTS], TRUTHS, format=TWO_DIGITS
-    )
-    begun = len(tokenizer.encode("is"))
-    for name, model in models.items():
+        medians = torch.tensor([each.median for each in read], dtype=torch.float64)
+        assert errors.median == approx((medians - truths).abs().mean().item())
+        inside = [each.low <= truth <= each.high for each, truth in zip(read, TRUTHS, strict=True)]
+        assert errors.coverage == approx(sum(inside) / 3)
         losses = []
         for prompt, truth in zip(PROMPTS, TRUTHS, strict=True):
-            ids, logits = logits_after(model, tokenizer, prompt, f"is{truth:02d}")
+            ids, logits = logits_after(model, tokenizer, prompt, f"{prefill}{truth:02d}")
             losses.append(F.cross_entropy(logits[begun:], ids[begun:], reduction="sum"))
-        assert found.models[name].cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
+        assert errors.cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
 
 
 def test_saved_models_answer_as_those_in_memory(models, tokenizer, tmp_path):

@@ -6,9 +6,9 @@ import warnings
 import pytest
 import torch
 from reading_cases import (
-    FixedModel,
     assert_quantile,
     batch_of,
+    fixed_model,
     fixed_width,
     make_model,
     next_token,
@@ -184,14 +184,13 @@ def says(model, digits, width, **options):
 
 def test_a_number_that_hardly_starts_or_has_another_width_is_a_warning_of_its_own():
     probabilities = torch.full((4, 8), 1e-4)  # after each of: text, a digit, a comma, a space
-    model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
+    model = fixed_model(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
     mapping = {0: "1", 1: "2", 2: ",", 3: " ", 4: ".5"}
     digits = NumberVocabulary.from_mapping(mapping, vocab_size=8)
     probabilities[0, 3] = probabilities[3, 0] = 1.0
     probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
     _, (message,) = says(model, digits, NumberFormat(1))
-    assert "' '" in message
-    assert "prefix_ids" in message
+    assert "another token" in message
     read, (message,) = says(model, digits, NumberFormat(1), prefix_ids=[3])
     assert "further digits" in message
     assert read.starts.item() > 0.99
@@ -213,7 +212,7 @@ def test_a_signed_number_may_begin_with_a_space_that_only_a_sign_is_joined_with(
     probabilities = torch.full((3, 5), 1e-9)  # after each of: text, a space, a sign
     probabilities[0, 2], probabilities[0, 3], probabilities[0, 4] = 0.3, 0.5, 0.2
     probabilities[1, 1], probabilities[2, 0] = 1.0, 1.0
-    model = FixedModel(probabilities, {3: 1, 2: 2})
+    model = fixed_model(probabilities, {3: 1, 2: 2})
     prompt = {"input_ids": torch.tensor([[4]])}
     read = number_quantiles(model, prompt, digits, (0.2, 0.5), NumberFormat(1, signed=True))
     assert read.values.tolist() == [[-5.0, 7.0]]

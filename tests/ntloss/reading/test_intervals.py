@@ -33,20 +33,6 @@ def test_python_floats_keep_their_digits():
     assert conformal_score([1e8 + 2] * 4, 0.6) == 1e8 + 2  # float32 holds multiples of 8 here
 
 
-@pytest.mark.filterwarnings("error")
-def test_read_only_arrays_of_numpy_are_taken_without_a_warning():
-    numpy = pytest.importorskip("numpy")
-    was_always = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # PyTorch gives some warnings once in a process
-    try:
-        arrays = [numpy.array(values) for values in ([0.0, 0.0], [10, 10], [5.0, 11.0])]
-        for array in arrays:
-            array.flags.writeable = False
-        assert interval_coverage(*arrays) == 0.5
-    finally:
-        torch.set_warn_always(was_always)
-
-
 def test_a_column_of_pandas_is_read_by_place_whatever_its_index():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"low": [0, 0], "high": [10, 10], "true": [5, 11]}, index=[7, 3])

@@ -1,7 +1,6 @@
 """Numbers read in one call, from models and tokenizers of every kind."""
 
 import math
-import warnings
 
 import pytest
 import tiny_tokenizers as tiny
@@ -95,33 +94,6 @@ def test_a_space_stays_only_if_no_number_of_the_format_is_joined_with_it(seen, f
     assert tokens_of(tokenizer, seen[0][0][0]) == kept
 
 
-@pytest.mark.parametrize("end", ["(", "=", ":", '"', "(\n", "( "])
-@pytest.mark.parametrize("kind", ["llama", "t5"])
-def test_only_white_space_is_left_out_of_the_text_before_a_number(seen, kind, end):
-    """Also where the tokenizer joins the text's last character with a sign or with digits."""
-    marks = ["(", "=", ":", '"']
-    words = ["a", *"0123456789", "-", ".", "$", " ", "\n", *marks, *(mark + "-" for mark in marks)]
-    tokenizer = tokenizer_of(words)
-    read_number(
-        make_model(kind, len(words) + 2),
-        tokenizer,
-        Question("a", prefill="a" + end),
-        limits=Limits(max_digits=2),
-    )
-    ((rows, prefix),) = seen
-    assert tokenizer.decode(prefix or rows[0]).rstrip().endswith("a" + end.rstrip())
-
-
-def test_number_quantiles_warns_of_a_space_that_signs_cannot_follow():
-    tokenizer = joins_signs()
-    model, inputs = make_model("llama", len(tokenizer)), dict(tokenizer("a ", return_tensors="pt"))
-    for format, warned in ((None, True), (NumberFormat(2, signed=True), True), (NumberFormat(2), False)):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            number_quantiles(model, inputs, tokenizer, format=format, limits=Limits(max_digits=2))
-        assert any("' -'" in str(each.message) for each in caught) == warned
-
-
 def chat_tokenizer():
     tokenizer = tiny.qwen_like()
     tokenizer.chat_template = TEMPLATE
@@ -177,22 +149,6 @@ def test_a_chat_template_leaves_the_assistants_turn_open(seen, given, read):
     assert found.rstrip() == read
 
 
-@pytest.mark.parametrize("between", ["", " and "])
-def test_a_chat_template_that_reads_parts_writes_them_as_in_training(seen, between):
-    tokenizer = tiny.qwen_like()
-    tokenizer.chat_template = (
-        "{% for m in messages %}<{{ m['role'] }}>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
-        f"{{% for c in m['content'] %}}{{{{ c['text'] }}}}{{% if not loop.last %}}{between}{{% endif %}}"
-        "{% endfor %}{% endif %}</>{% endfor %}"
-    )
-    turn = {"role": "user", "content": [{"type": "text", "text": "q "}, {"type": "text", "text": "r"}]}
-    model = make_model("llama", len(tokenizer))
-    for prefill in ("", "a "):
-        read_number(model, tokenizer, Question(prefill=prefill, messages=[turn]), limits=Limits(max_digits=2))
-        found = tokens_of(tokenizer, seen[-1][0][0]).replace("|", "").replace("Ġ", " ")
-        assert found.startswith(tokenizer.apply_chat_template([turn], tokenize=False))
-
-
 @pytest.mark.parametrize(
     "answer", ["{{ raise_exception('only users speak') if m['role'] == 'assistant' }}", "<{{ m['role'] }}>"]
 )
@@ -240,22 +196,14 @@ def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("kind", ["qwen_like", "gemma_like", "llama_3_like"])
-def test_tokens_that_the_model_does_not_have_are_not_read(kind):
-    tokenizer = getattr(tiny, kind)()
+def test_tokens_that_the_model_does_not_have_are_not_read():
+    tokenizer = tiny.gemma_like()
     model = make_model("llama", len(tokenizer))
-    before = (
-        read_number(model, tokenizer, "a", limits=Limits(max_digits=2)),
-        read_scores(model, tokenizer, "a"),
-    )
+    before = read_scores(model, tokenizer, "a")
     # As some have tokens of images, which a head without images has not.
     tokenizer.add_tokens(["88", "8888", "\u2212", "+", "€€"])
-    after = (
-        read_number(model, tokenizer, "a", limits=Limits(max_digits=2)),
-        read_scores(model, tokenizer, "a"),
-    )
-    assert after[0].starts == approx(before[0].starts, 0.5)  # texts are sampled
-    assert str(after[1]) == str(before[1])
+    assert str(read_scores(model, tokenizer, "a")) == str(before)
+    assert 0 < read_number(model, tokenizer, "a", limits=Limits(max_digits=2)).starts < 1
 
 
 def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
@@ -439,26 +387,6 @@ def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value,
     assert found.probability > 0
 
 
-def test_numbers_in_a_list_are_read_as_those_of_a_list():
-    tokenizer = tokenizer_of("0127,[] a\n")
-    model, answer = make_model("llama", len(tokenizer) + 2).double(), "[127,127]"
-    options = {"max_digits": 4, "most_texts": 500}
-    found = read_numbers(model, tokenizer, "aa\n", answer, limits=Limits(**options))
-    assert [number.value for number in found] == [127, 127]
-    for number in found:
-        before = answer[: number.start]
-        prompt = tokenizer("aa\n" + before, return_tensors="pt")
-        read, grouped = (
-            number_quantiles(model, prompt, tokenizer, limits=Limits(thousands=mark, **options))
-            for mark in ("", ",")
-        )
-        alone = read_number(model, tokenizer, Question("aa", prefill=before), limits=Limits(**options))
-        for reading in (number.reading, alone):
-            assert [reading.low, reading.median, reading.high] == read.values[0].tolist()
-            assert reading.continues == approx(read.continues.item(), 1e-3, scale=1.0)
-            assert reading.continues != approx(grouped.continues.item(), 1e-3, scale=1.0)
-
-
 def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     tokenizer = by_characters()
     assert read_numbers(make_model("llama", 14), tokenizer, "ab", "a b") == []
@@ -476,19 +404,6 @@ def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
 def test_limits_are_in_their_range(changed):
     with pytest.raises(ValueError, match=next(iter(changed))):
         Limits(**changed)
-
-
-@pytest.mark.slow
-@pytest.mark.pretrained
-def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
-    tokenizer, model = smollm2
-    spaced, plain = (
-        read_number(model, tokenizer, Question("What is -3 - 4?", prefill=prefill))
-        for prefill in ("The answer is ", "The answer is")
-    )
-    assert str(spaced) == str(plain)
-    assert plain.median == -3
-    assert 0.5 < plain.starts < 0.7
 
 
 def test_questions_that_begin_their_answers_in_other_ways_are_read_together():

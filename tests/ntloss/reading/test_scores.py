@@ -96,23 +96,15 @@ def test_a_level_that_begins_another_has_what_no_digit_follows(words, levels, ca
     assert sum(scores.probabilities.values()) + scores.none == approx(1.0)
 
 
-@pytest.mark.parametrize("answer", ["10", "4.5", "2024", "1.5"])
-def test_a_model_that_writes_another_number_writes_no_level(answer):
+@pytest.mark.parametrize(
+    ("answer", "level"), [("10", None), ("4.5", None), ("2024", None), ("1.5", None), ("4.0", 4)]
+)
+def test_another_number_is_no_level_and_a_zero_after_the_point_changes_none(answer, level):
     tokenizer = tokenizer_of([*WORDS[:-1], ".", "end"])
-    ids = [*tokenizer.convert_tokens_to_ids([*answer]), tokenizer.convert_tokens_to_ids("end")]
     model = model_of(tokenizer)
-    write_always(model, tokenizer.encode("How a?")[-1:] + ids)
+    write_always(model, tokenizer.encode("How a?")[-1:] + tokenizer.convert_tokens_to_ids([*answer, "end"]))
     scores = read_scores(model, tokenizer, "How a?", levels=range(1, 6))
-    assert scores.none == approx(1.0)
-
-
-def test_a_level_may_be_written_with_a_zero_after_its_point():
-    tokenizer = tokenizer_of([*WORDS[:-1], ".", "end"])
-    model = model_of(tokenizer)
-    write_always(
-        model, tokenizer.encode("How a?")[-1:] + tokenizer.convert_tokens_to_ids(["4", ".", "0", "end"])
-    )
-    assert read_scores(model, tokenizer, "How a?", levels=range(1, 6)).probabilities[4] == approx(1.0)
+    assert (scores.none if level is None else scores.probabilities[level]) == approx(1.0)
 
 
 def write_always(model, chain):
@@ -149,18 +141,13 @@ def test_words_have_values_and_may_share_their_beginning():
     assert scores.mean == approx(mean)
 
 
-@pytest.mark.parametrize("kind", ["llama", "t5"])
-def test_reasons_stand_before_the_score(kind):
-    model = model_of(DIGITS, kind)
+def test_reasons_stand_before_the_score():
+    model = model_of(DIGITS, "t5")
     reasons = "not calm: annoyed. Score: "
     scores = read_scores(
         model, DIGITS, Question("How a?", prefill=reasons), {"calm": 0, "annoyed": 1, "angry": 2}
     )
-    if kind == "t5":
-        behind = next_token(model, torch.tensor(DIGITS.encode("How a?")))
-        logs = behind(DIGITS.encode(reasons))
-    else:
-        logs = next_token(model, torch.tensor(DIGITS.encode("How a?\n" + reasons)))([])
+    logs = next_token(model, torch.tensor(DIGITS.encode("How a?")))(DIGITS.encode(reasons))
     expected = [math.exp(logs[DIGITS.convert_tokens_to_ids(word)]) for word in WORDS[:3]]
     assert [*scores.probabilities.values()] == approx(expected)
 

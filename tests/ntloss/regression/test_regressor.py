@@ -1,25 +1,23 @@
 """`NumberRegressor` with a tiny model: scikit-learn's interface, intervals, saving, continuing."""
 
+import copy
 import importlib.util
 import linecache
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse
 import torch
-from regression_cases import SMALL, make, reviews, rooms, save_tiny_model
+from regression_cases import make, reviews, rooms, save_tiny_model
 from sklearn.exceptions import NotFittedError
 from tolerances import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import HLGauss, criteria
-from ntloss.regression import NumberRegressor
+from ntloss.regression import NumberRegressor, training
 from ntloss.regression.calibration import calibrate
-from ntloss.regression.questions import choose_rows, divide
-from ntloss.regression.report import Report
-from ntloss.writing.writer import LONGEST
+from ntloss.regression.questions import divide
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +30,6 @@ def fitted(tiny):
     return make(tiny, epochs=8).fit(*reviews(240))
 
 
-def test_predictions_are_numbers_of_the_answers_format(fitted):
-    texts, _ = reviews(30, seed=1)
-    predicted = fitted.predict(texts)
-    assert predicted.shape == (30,)
-    assert fitted.format_.write(predicted) == [f"{number:04.1f}" for number in predicted]
-
-
 def test_intervals_hold_their_share_of_new_answers(fitted):
     texts, answers = reviews(400, seed=1)
     for level in (0.9, 0.5):
@@ -48,26 +39,30 @@ def test_intervals_hold_their_share_of_new_answers(fitted):
         assert abs(covered - level) < 0.16, level
 
 
-def test_quantiles_ascend_around_the_median(fitted):
+def test_quantiles_ascend_around_the_median_for_any_rows_and_levels_between_0_and_1(fitted):
     texts, _ = reviews(20, seed=2)
-    quantiles = fitted.predict_quantiles(texts, [0.1, 0.25, 0.5, 0.75, 0.9])
+    quantiles = fitted.predict_quantiles((text for text in texts), [0.1, 0.25, 0.5, 0.75, 0.9])
     assert (np.diff(quantiles) >= 0).all()
     assert_close(quantiles[:, 2], fitted.predict(texts))
     assert_close(fitted.predict_quantiles(texts, [0.9, 0.1]), quantiles[:, [4, 0]])
-    distribution = fitted.predict_distribution(texts, 9)
-    assert (np.diff(distribution) >= 0).all()
-
-
-def test_rows_may_come_from_a_generator_and_be_none(fitted):
-    texts, _ = reviews(5, seed=6)
-    assert_close(fitted.predict(text for text in texts), fitted.predict(texts))
-    assert fitted.predict_quantiles([], [0.2, 0.5]).shape == (0, 2)
+    assert (np.diff(fitted.predict_distribution(texts, 9)) >= 0).all()
     assert fitted.predict_distribution([], 5).shape == (0, 5)
+    for read, named in (
+        (lambda: fitted.predict_interval(["good"], 90), "level"),
+        (lambda: fitted.predict_quantiles(["good"], []), "quantiles"),
+        (lambda: fitted.predict_quantiles(["good"], 0.5), "quantiles"),
+        (lambda: fitted.predict_distribution(["good"], 0), "points"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            read()
 
 
-def test_saved_loaded_and_copied_it_predicts_and_draws_the_same(fitted, tmp_path):
+def test_saved_loaded_and_copied_it_predicts_and_draws_the_same(tiny, fitted, tmp_path):
     pytest.importorskip("matplotlib")
-    fitted.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="pretrained"):
+        fitted.save(Path(tiny) / ".." / Path(tiny).name)
+    for _ in range(2):
+        fitted.save(tmp_path / "saved")
     texts, answers = reviews(10, seed=4)
     for model in (NumberRegressor.load(tmp_path / "saved"), pickle.loads(pickle.dumps(fitted))):
         assert_close(model.predict_interval(texts), fitted.predict_interval(texts))
@@ -105,18 +100,6 @@ def test_signed_decimals_logarithms_and_all_ways_to_train(tiny, options):
         assert (model.format_.numbers.signed, model.format_.numbers.decimals) == (True, 2)
 
 
-def test_states_of_frozen_layers_are_what_the_whole_model_computes(fitted):
-    writer = fitted.writer_
-    writer.adapt("upper_layers")
-    texts, answers = reviews(10, seed=5)
-    rows = writer.encode(writer.prompts(fitted.questions_.write(texts)), fitted.format_.write(answers))
-    with torch.no_grad():
-        whole = writer.logits(writer.collate(rows))
-        assert writer.upper.keep_states(rows, writer.collate)
-        assert_close(writer.logits(writer.collate(rows)), whole)
-    writer.finish()
-
-
 def test_fit_is_repeatable_unless_random_state_is_none_and_leaves_global_random_numbers(tiny):
     texts, answers = reviews(40)
     torch.manual_seed(3)
@@ -127,17 +110,13 @@ def test_fit_is_repeatable_unless_random_state_is_none_and_leaves_global_random_
     assert_close(model.fit(texts, answers).predict(texts), first)
     held_out = [make(tiny, epochs=1, random_state=None).fit(texts, answers).held_out_["answer"] for _ in "ab"]
     assert not held_out[0].equals(held_out[1])
-    states = [np.random.RandomState(3) for _ in "ab"]
-    held_out = [
-        make(tiny, epochs=1, random_state=each).fit(texts, answers).held_out_["answer"] for each in states
-    ]
-    assert held_out[0].equals(held_out[1])
 
 
 def test_a_table_is_asked_with_its_names_and_without_useless_columns(tiny):
     table, prices = rooms()
     model = make(tiny, compare=True).fit(table, prices)
     assert set(model.questions_.left_out) == {"id", "country"}
+    assert model.format_.write(model.predict(table)) == [f"{n:04.0f}" for n in model.predict(table)]
     question = model.questions_.write(table[:1])[0]
     assert question.startswith("kind: ")
     assert question.endswith("price: ")
@@ -158,50 +137,20 @@ def test_a_table_is_asked_with_its_names_and_without_useless_columns(tiny):
         model.predict(table[:4].assign(size="about 30"))
 
 
-def test_a_model_is_saved_again_where_it_was_but_not_over_the_one_that_it_was_trained_from(tmp_path):
-    base = tmp_path / "base"
-    model = make(save_tiny_model(base), epochs=1).fit(*reviews(40))
-    weights = (base / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="base"):
-        model.save(tmp_path / "other/../base")
-    assert (base / "model.safetensors").read_bytes() == weights
-    for _ in range(2):
-        model.save(tmp_path / "saved")
-        model = NumberRegressor.load(tmp_path / "saved")
-
-
-def test_a_loaded_model_is_fitted_again_with_what_it_was_given(tiny, tmp_path):
+def test_a_loss_is_saved_by_its_name_and_one_that_cannot_be_imported_loses_no_model(tiny, tmp_path):
     texts, answers = reviews(40)
-    model = make(tiny, loss=criteria.crps, random_state=np.int64(3), batch_size=np.int64(8))
-    expected = model.fit(texts, answers).predict(texts)
-    model.save(tmp_path)
-    loaded = NumberRegressor.load(tmp_path)
-    assert_close(loaded.predict(texts), expected)
-    assert_close(loaded.fit(texts, answers).predict(texts), expected)
-
-
-def test_a_loss_that_cannot_be_imported_loses_no_model(tiny, tmp_path):
-    texts, answers = reviews(40)
-    model = make(tiny, loss=lambda probs, values, target: criteria.crps(probs, values, target))
-    model.fit(texts, answers).save(tmp_path)
-    loaded = NumberRegressor.load(tmp_path)
-    assert_close(loaded.predict(texts), model.predict(texts))
-    with pytest.raises(ValueError, match="lambda"):
-        loaded.fit(texts, answers)
-    assert loaded.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
-
-
-@pytest.mark.filterwarnings("ignore:A column-vector y")
-def test_answers_may_be_a_frame_of_one_column_of_any_name(tiny):
-    texts, answers = reviews(40)
-    model = make(tiny, epochs=1).fit(texts, pd.DataFrame({"name": answers}))
-    assert model.questions_.write(["good"]) == ["good\nanswer: "]
-
-
-def test_long_questions_lose_their_middle_and_keep_what_is_asked(fitted):
-    (prompt,) = fitted.writer_.prompts(fitted.questions_.write(["long " * 100]))
-    assert len(prompt) == LONGEST
-    assert fitted.writer_.tokenizer.decode(prompt).endswith("answer: ")
+    own = lambda probs, values, target: criteria.crps(probs, values, target)  # noqa: E731
+    for loss in (criteria.crps, own):
+        model = make(tiny, loss=loss, random_state=np.int64(3), batch_size=np.int64(8))
+        expected = model.fit(texts, answers).predict(texts)
+        model.save(tmp_path)
+        loaded = NumberRegressor.load(tmp_path)
+        assert_close(loaded.predict(texts), expected)
+        if loss is own:
+            with pytest.raises(ValueError, match="lambda"):
+                loaded.fit(texts, answers)
+            loaded.set_params(loss="crps")
+        assert_close(loaded.fit(texts, answers).predict(texts), expected)
 
 
 def test_a_refit_trains_on_the_rows_that_were_held_out_and_keeps_their_calibration(tiny):
@@ -230,10 +179,10 @@ def test_training_ends_after_four_epochs_without_a_smaller_error(tiny, monkeypat
 @pytest.fixture
 def steps(monkeypatch):
     """The total and the number of each step of a training, and where one of them stops."""
-    seen, stops, bar = [], {}, Report.bar
+    seen, stops = [], {}
 
     class Bar:
-        def __init__(self, total, initial):
+        def __init__(self, total, initial, **_):
             self.total, self.step = total, initial
 
         def set_postfix(self, **_):
@@ -245,12 +194,7 @@ def steps(monkeypatch):
             if seen[-1] in stops:
                 raise stops.pop(seen[-1])
 
-    def counted(self, items=None, desc="", **options):
-        if desc == "training":
-            return Bar(options["total"], options["initial"])
-        return bar(self, items, desc=desc, **options)
-
-    monkeypatch.setattr(Report, "bar", counted)
+    monkeypatch.setattr(training, "tqdm", Bar)
     return seen, stops
 
 
@@ -352,8 +296,6 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
     [
         (ValueError, "3 of 40 rows: nan in row 7,", lambda x, y: (x, [*y[:7], *[np.nan] * 3, *y[10:]])),
         (ValueError, "1 of 40 rows: four in row 7", lambda x, y: (x, [*y[:7], "four", *y[8:]])),
-        (ValueError, "1 of 40 rows: None in row 0", lambda x, y: (x, [None, *y[1:]])),
-        (ValueError, "1 of 40 rows: inf in row 0", lambda x, y: (x, [np.inf, *y[1:]])),
         (ValueError, "parse_number", lambda x, y: (x, [f"${number}" for number in y])),
         (TypeError, "datetime", lambda x, y: (x, pd.date_range("2024", periods=40))),
         (TypeError, "timedelta", lambda x, y: (x, pd.Series(pd.to_timedelta(y, "h"), dtype=object))),
@@ -361,15 +303,11 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
         (ValueError, "27 training rows", lambda x, y: (x, [0] * 39 + [5])),
         (ValueError, "y: ", lambda x, y: (x, y * 1e200)),
         (ValueError, "y: ", lambda x, y: (x, 1e15 + (y > 20) / 8)),
-        (ValueError, "y: ", lambda x, y: (x, (y - 20) * 1e160)),
-        (ValueError, "y: ", lambda x, y: (x, y * 1e-200)),
-        (ValueError, "X", lambda x, y: (x[:10], y)),
-        (ValueError, "X", lambda x, y: (x[:10], y[:10])),
+        (ValueError, "inconsistent", lambda x, y: (x[:10], y)),
+        (ValueError, "X has 10 rows", lambda x, y: (x[:10], y[:10])),
         (ValueError, "0 rows in which something is given", lambda x, y: ([" "] * 40, y)),
-        (ValueError, "X", lambda x, y: ([], [])),
         (ValueError, "columns", lambda x, y: (pd.DataFrame(index=range(40)), y)),
         (ValueError, "'a'", lambda x, y: (pd.DataFrame(zip(x, x, strict=True), columns=["a", "a"]), y)),
-        (TypeError, "sparse", lambda x, y: (scipy.sparse.eye(len(y)), y)),
         (TypeError, "X", lambda x, y: ("one text", y)),
     ],
 )
@@ -379,68 +317,34 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "value", "error", "named"),
     [
-        {"train": "some"},
-        {"interval": 90},
-        {"interval": "0.9"},
-        {"epochs": 0},
-        {"epochs": 1.5},
-        {"batch_size": "3"},
-        {"max_rows": -1},
-        {"max_rows": 3},
-        {"scale": "square"},
-        {"loss": "ntl"},
-        {"random_state": "seed"},
-        {"model": "./nothing"},
+        ("train", "some", ValueError, "train"),
+        ("interval", 90, ValueError, "interval"),
+        ("epochs", 1.5, ValueError, "epochs"),
+        ("batch_size", 0, ValueError, "batch_size"),
+        ("max_rows", 3, ValueError, "max_rows"),
+        ("scale", "square", ValueError, "scale"),
+        ("random_state", "seed", ValueError, "random_state"),
+        ("loss", "ntl", ValueError, "ntl"),
+        ("model", "./nothing", OSError, "nothing"),
     ],
 )
-def test_parameters_that_cannot_be_used_are_named(tiny, options):
-    named = {"loss": "ntl", "model": "nothing"}
-    (name,) = options
-    with pytest.raises((ValueError, OSError), match=named.get(name, name)):
-        NumberRegressor(**{"model": tiny, **SMALL, **options}).fit(*reviews(40))
-
-
-def test_levels_that_cannot_be_read_are_named(fitted):
-    for read, named in (
-        (lambda: fitted.predict_interval(["good"], 90), "level"),
-        (lambda: fitted.predict_quantiles(["good"], []), "quantiles"),
-        (lambda: fitted.predict_quantiles(["good"], 0.5), "quantiles"),
-        (lambda: fitted.predict_distribution(["good"], 0), "points"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            read()
-
-
-def test_a_fit_that_failed_leaves_no_model_that_reads_another_format(tiny):
-    texts, answers = reviews(40)
-    model = make(tiny).fit(texts, answers)
-    with pytest.raises(ValueError, match="ntl"):
-        model.set_params(loss="ntl").fit(texts, -100 * answers)
-    with pytest.raises(NotFittedError):
-        model.predict(texts)
-    assert model.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
-
-
-def test_a_model_in_half_precision_is_trained_and_saved_like_any_other(tiny, tmp_path, monkeypatch):
-    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny)
-    monkeypatch.chdir(tmp_path)
-    for saved in (tokenizer, model.to(torch.bfloat16)):
-        saved.save_pretrained("half")
-    texts, answers = reviews(40)
-    fitted = make("half").fit(texts, answers)
-    fitted.save("saved")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir("elsewhere")  # where the folder half is not found
-    assert_close(NumberRegressor.load("../saved").predict(texts), fitted.predict(texts))
+def test_parameters_that_cannot_be_used_are_named_and_leave_no_model(fitted, name, value, error, named):
+    model = copy.copy(fitted).set_params(**{name: value})
+    with pytest.raises(error, match=named):
+        model.fit(*reviews(40))
+    if named in ("ntl", "nothing", "scale"):
+        with pytest.raises(NotFittedError):
+            model.predict(["good"])
 
 
 def test_the_last_rows_calibrate_and_with_many_rows_others_choose_the_epoch():
-    assert divide(80) == (slice(0, 54), slice(54, 54), slice(54, 80))
-    assert divide(1000) == (slice(0, 750), slice(750, 833), slice(833, 1000))
-    assert list(choose_rows(100, 80, shuffle=False, seed=0)) == [*range(20, 100)]
-    assert {*choose_rows(100, 80, shuffle=True, seed=0)} < {*range(100)}
+    used, parts = divide(100, 80, shuffle=False, seed=0)
+    assert (list(used), parts) == ([*range(20, 100)], [slice(0, 54), slice(54, 54), slice(54, 80)])
+    used, parts = divide(2000, 1000, shuffle=True, seed=0)
+    assert parts == [slice(0, 750), slice(750, 833), slice(833, 1000)]
+    assert len({*used}) == 1000
 
 
 def test_rows_of_weight_0_are_as_if_their_answers_were_others(tiny):

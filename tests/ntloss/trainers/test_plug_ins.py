@@ -7,33 +7,32 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import tiny_tokenizers
 import torch
-import trainer_cases as cases
 
 from ntloss import NumberVocabulary
 from ntloss.trainers import llamafactory, plug_ins
-from ntloss.trainers.first_labels import FirstBatches, NumberLabelsMissingWarning
 from ntloss.trainers.plug_ins import Options
 
 
 @pytest.fixture
 def run(monkeypatch):
-    """Run the command for LLaMA-Factory with the arguments of a file; return the options of its trainers."""
+    """Run LLaMA-Factory with some arguments; return the options of its trainers."""
     made = []
     monkeypatch.setattr(plug_ins, "make_number_aware", lambda trainer, **options: made.append(options))
 
     def of(arguments):
-        monkeypatch.setattr(sys, "argv", ["llamafactory", "train", "config.yaml"])
-        modules = {name: ModuleType(f"llamafactory{name}") for name in ("", ".train", ".hparams")}
+        modules = {name: ModuleType(f"llamafactory{name}") for name in ("", ".train")}
         pt = SimpleNamespace(CustomTrainer=object)
         sft = SimpleNamespace(CustomSeq2SeqTrainer=lambda: SimpleNamespace(processing_class="tokenizer"))
-        modules[".hparams"].read_args = lambda: dict(arguments)
-        modules[".train"].tuner = SimpleNamespace(run_exp=lambda args: sft.CustomSeq2SeqTrainer())
+        own = {"stage": "sft"}
+        modules[".train"].tuner = SimpleNamespace(
+            run_exp=lambda args: args == own and sft.CustomSeq2SeqTrainer()
+        )
         for stage, workflow in (("pt", pt), ("sft", sft)):
             modules[f".train.{stage}"] = ModuleType(stage)
             modules[f".train.{stage}"].workflow = workflow
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, f"llamafactory{name}", module)
-        llamafactory.main()
+        llamafactory.run_exp(own | {f"ntl_{name}": value for name, value in arguments.items()})
         return made.pop()
 
     return of
@@ -41,26 +40,16 @@ def run(monkeypatch):
 
 def test_keys_of_a_file_are_options_of_make_number_aware(run):
     options = {"weight": 0.3, "thousands": ",", "chunked": True}
-    expected = vars(Options(**options))
-    assert run({"stage": "sft"} | {f"ntl_{name}": value for name, value in options.items()}) == expected
-    assert {**expected} == {
-        "criterion": "ntl_was",
-        "mode": None,
-        "label_smoothing": 0,
-        "vocabulary": None,
-    } | options
+    defaults = {"criterion": "ntl_was", "mode": None, "label_smoothing": 0, "vocabulary": None}
+    assert run(options) == defaults | options
 
 
-def test_an_unknown_option_is_an_error(run):
-    with pytest.raises(TypeError, match="wieght"):
-        run({"stage": "sft", "ntl_wieght": 0.3})
-    with pytest.raises(TypeError, match="wieght"):
-        llamafactory.run_exp({"stage": "sft"}, wieght=0.3)
-
-
-def test_an_invalid_option_is_an_error_before_the_model_is_loaded(run):
-    with pytest.raises(ValueError, match="crsp"):
-        run({"stage": "sft", "ntl_criterion": "crsp"})
+@pytest.mark.parametrize(
+    ("options", "error"), [({"wieght": 0.3}, TypeError), ({"criterion": "crsp"}, ValueError)]
+)
+def test_an_unknown_or_invalid_option_is_an_error_before_the_model_is_loaded(run, options, error):
+    with pytest.raises(error, match=r"wieght|crsp"):
+        run(options)
 
 
 @pytest.fixture
@@ -75,7 +64,7 @@ def shares(monkeypatch):
 
 def test_a_vocabulary_is_given_itself_or_as_the_name_of_a_function(run, shares):
     for given in (shares, "own_vocabulary:make"):
-        options = run({"stage": "sft", "ntl_criterion": "crps", "ntl_vocabulary": given})
+        options = run({"criterion": "crps", "vocabulary": given})
         assert options["vocabulary"] is shares
         loss = Options(criterion="crps", vocabulary=given).loss("tokenizer", 60)
         assert loss.vocabulary is shares
@@ -90,16 +79,6 @@ def test_a_vocabulary_that_does_not_fit_is_an_error_before_the_model_is_loaded(s
     ):
         with pytest.raises(error, match=message):
             Options(**options)
-
-
-def test_a_plug_in_warns_if_ten_batches_have_no_numbers():
-    first = FirstBatches()
-    with pytest.warns(NumberLabelsMissingWarning):
-        found = [first.look(torch.tensor([[20, 21, -100]]), cases.DIGITS) for _ in range(12)]
-    assert found == [None] * 12
-    first = FirstBatches()
-    batches = [[20, 21], [3, 21], [3, 4]]
-    assert [first.look(torch.tensor([ids]), cases.DIGITS) for ids in batches] == [None, 0.5, None]
 
 
 @pytest.fixture
@@ -124,16 +103,12 @@ def ms_swift(monkeypatch):
     sys.modules.pop("ntloss.trainers.ms_swift")
 
 
-def test_ms_swift_logs_the_share_and_evaluates_before_training(ms_swift):
-    logged: list[dict[str, float]] = []
+def test_ms_swift_evaluates_before_training(ms_swift):
     template = SimpleNamespace(
         tokenizer=tiny_tokenizers.llama_like(), sequence_parallel_size=1, padding_free=False
     )
-    state = SimpleNamespace(global_step=0, max_steps=0)
-    trainer = SimpleNamespace(template=template, state=state, log=logged.append)
+    trainer = SimpleNamespace(template=template, state=SimpleNamespace(global_step=0, max_steps=0))
     loss = ms_swift(trainer, criterion={"name": "hl_gauss", "sigma": (3.0, 1.0)})
     ids = torch.tensor(template.tokenizer(["1 2 3 4"])["input_ids"])
     outputs = SimpleNamespace(logits=torch.randn(*ids.shape, len(template.tokenizer)))
     assert loss(outputs, ids).isfinite()
-    assert loss(outputs, ids).isfinite()
-    assert [list(logs) for logs in logged] == [["number_share"]]

