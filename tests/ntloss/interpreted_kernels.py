@@ -112,9 +112,20 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     assert {"read", "write"} <= set(launches)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "vocab_size", [10, 1009, 4096, *(pytest.param(size, marks=slow) for size in (257, 4095))]
+    ("vocab_size", "dtype"),
+    [
+        (10, torch.float32),
+        (1009, torch.float64),
+        (1009, torch.bfloat16),
+        (4096, torch.float16),
+        *(
+            pytest.param(size, dtype, marks=slow)
+            for size in (257, 4095)
+            for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+        ),
+    ],
+    ids=str,
 )
 def test_vocabularies_of_any_width(vocab_size, dtype, monkeypatch):
     monkeypatch.setattr(kernels, "LANES", 64)  # 256 to 1,024 columns at a time
