@@ -9,6 +9,7 @@ NTLOSS_PUBLISHED.
 """
 
 import warnings
+from pathlib import Path
 
 import published_side
 import pytest

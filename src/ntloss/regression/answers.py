@@ -221,7 +221,8 @@ def _as_numbers(cells: pd.Series, answers: Numbers) -> Numbers:
     if _ROWS_OF_A_TEXT * texts.nunique() > len(answers):
         return np.full(len(answers), np.nan)
     means = pd.Series(answers, cells.index).groupby(texts).transform("mean")
-    return means.where(cells.notna()).to_numpy(float)
+    known: Numbers = means.where(cells.notna()).to_numpy(float)
+    return known
 
 
 def _ascends(column: Numbers, answers: Numbers) -> bool:

@@ -326,8 +326,8 @@ def test_the_collator_of_a_loader_can_be_pickled_and_the_trainers_stays_the_call
     assert trainer.data_collator is collator
     collator.pad_to_multiple_of = 4
     row = {"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}
-    for collate in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
-        record = PreparedLabels.unpack(collate([row])[PREPARED], handle_of(trainer).loss.term.reader)
+    for bound in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
+        record = PreparedLabels.unpack(bound([row])[PREPARED], handle_of(trainer).loss.term.reader)
         assert record.weights[0, :3].tolist() == [2.0, 0.0, 0.0]  # of the next labels
 
 
