@@ -130,7 +130,9 @@ def task(composed: DictConfig) -> float:
     find_own_code(settings.runtime.cwd)
     try:
         if job is not None:
-            _print_into_the_log_alone()
+            root = logging.getLogger()  # the runs would print between each other's lines
+            for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+                root.removeHandler(handler)
             job.write("it is not finished")
         config = read_config(composed, settings.runtime.choices.get("loss"))
         training = config.training_args
@@ -184,23 +186,6 @@ class Job:
         write_atomically(self.file, json.dumps({**content, "reason": reason, "refused": is_refused}))
 
 
-def failed_runs(folder: Path, sweep: float) -> tuple[dict[Path, str], bool]:
-    """Return the runs of a sweep into a folder that have no results, with the reasons.
-
-    Another sweep may work in the same folder at the same time.
-
-    Returns:
-        The reasons; and whether a run failed that was not refused, which the same command continues.
-    """
-    found, continues = {}, False
-    for path in sorted((folder / JOBS).glob("*.json")):
-        job = json.loads(path.read_text("utf-8"))
-        if job.get("latest") == sweep and job["reason"] is not None:
-            found[folder / path.stem] = job["reason"]
-            continues = continues or not job["refused"]
-    return found, continues
-
-
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
     """Write the files of `.hydra` as Hydra itself does, but not for a command that is refused."""
     settings: Any = HydraConfig.instance().cfg
@@ -210,15 +195,8 @@ def _write_configuration(composed: DictConfig, folder: Path) -> None:
         OmegaConf.save(content, folder / f"{name}.yaml")
 
 
-def _print_into_the_log_alone() -> None:
-    """Print into train.log only: the runs of a sweep would print between each other's lines."""
-    root = logging.getLogger()
-    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
-        root.removeHandler(handler)
-
-
 class ReportCallback(Callback):
-    """Checks what a sweep's report will test before the first run, and writes the report after the last."""
+    """Checks keys, folder and planned contrasts before the first run, and reports a sweep after its last."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the keys and the folder, before Hydra writes into it: exit, with a UserError as the cause."""
@@ -268,11 +246,17 @@ class ReportCallback(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the runs, without those that have no results; name these and exit with 1."""
-        from ntl.report import remove_report, report
+        from ntl.report.program import remove_report, report
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        failed, continues = failed_runs(folder, self.sweep)
+        failed, continues = {}, False
+        for path in sorted((folder / JOBS).glob("*.json")):
+            job = json.loads(path.read_text("utf-8"))
+            # Another sweep may work in the same folder at the same time.
+            if job.get("latest") == self.sweep and job["reason"] is not None:
+                failed[folder / path.stem] = job["reason"]
+                continues = continues or not job["refused"]
         is_reported = True
         try:
             report(

@@ -84,8 +84,6 @@ def score_answers(
 
     from ntl.models.source import evaluation_mode
 
-    if not examples:
-        raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
     examples = list(examples)  # may be memory-mapped: read them once
     rank, world = PartialState().process_index, PartialState().num_processes
     share = math.ceil(len(examples) / world)
@@ -222,8 +220,6 @@ def _result(
     if data.number_metrics:
         metrics |= scores.number_scores(texts, answers, data.clip)
         metrics |= scores.paper_scores(texts, answers) if data.clip == PAPERS_CLIP else {}
-    if data.targets:
-        metrics |= scores.target_scores(texts, answers, data.targets)
     metrics |= scores.text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= scores.final_answer_scores(texts, answers, data.final_answer_marker)
@@ -248,7 +244,7 @@ def _result(
 
 def _number(text: str) -> float | None:
     """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
-    from ntl.protocol import last_number  # slow: torch
+    from ntl.metrics import last_number  # slow: torch
 
     number = last_number(text)
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))

@@ -123,7 +123,7 @@ def run(
     known = learned_rows(start)
     if len(known):
         data = leave_out_learned(data, known, is_own)
-    trainer, asked = prepare(config, arguments, data, None if trained is not None else learned)
+    trainer = prepare(config, arguments, data, None if trained is not None else learned)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
     if arguments.should_save and trained != folder:
@@ -140,9 +140,9 @@ def run(
     elif (trained / STATE).is_file():
         trainer.state = transformers.TrainerState.load_from_json(str(trained / STATE))
 
-    results = answer_tests(trainer, asked, config.evaluation)
+    results = answer_tests(trainer, data, config.evaluation)
     if arguments.should_save:
-        description = describe_run(config, trainer, asked)
+        description = describe_run(config, trainer, data)
         model = folder if trained is None else trained
         sweep, job = first_place(model, (config.sweep, config.job))
         description |= {"sweep": sweep, "job": job, "seed": settings["training_args"]["seed"]}
@@ -195,9 +195,13 @@ def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | 
         return folder, None
     if resume and not Path(resume, STATE).is_file():
         raise UserError(f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint.")
-    # The state is written last: a checkpoint without it is not complete.
-    complete = [path.parent for path in folder.glob(f"{CHECKPOINT}*/{STATE}") if path.stat().st_size]
-    latest = max(complete, key=lambda path: int(path.name.removeprefix(CHECKPOINT)), default=None)
+    complete = {}
+    for path in folder.glob(f"{CHECKPOINT}*/{STATE}"):
+        try:
+            complete[json.loads(path.read_text(encoding="utf-8"))["global_step"]] = path.parent
+        except ValueError:
+            continue  # training was killed while this file was written
+    latest = complete[max(complete)] if complete else None
     checkpoint = Path(resume) if resume else latest
     if checkpoint is not None:
         check_same(learned, checkpoint)
@@ -232,7 +236,7 @@ def find_evaluation(
     return None
 
 
-def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | None) -> tuple[Any, TaskData]:
+def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | None) -> Any:
     """Build the model and make the trainer with its loss; check that they fit the data.
 
     Args:
@@ -242,11 +246,11 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         learned: The identity of the model that is trained; None for one that is only evaluated.
 
     Returns:
-        The trainer, and the data as they are asked, with the examples that stand before a question.
+        The trainer.
     """
     from transformers import set_seed
 
-    from ntl.data import add_shots, evenly_spaced
+    from ntl.data import evenly_spaced
     from ntl.models import build
     from ntl.trainer import EncodedRows, LabTrainer, XvalTrainer
 
@@ -264,8 +268,6 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
     rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
-    if shots := config.dataset_args.shots:
-        data = add_shots(data, shots, built.write)
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
@@ -288,7 +290,7 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
     add_loss(trainer, config)
-    return trainer, data
+    return trainer
 
 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:

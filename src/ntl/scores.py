@@ -14,16 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ntl.data import PAPERS_CLIP, Example, format_number
-from ntl.errors import UserError
-from ntl.metrics import crps, interval_metrics, number_metrics
+from ntl.metrics import crps, interval_metrics, last_number, number_metrics, numbers_of
 from ntl.metrics.numeric import exact_value
 from ntl.metrics.registry import RIGHT, reading_metric
 from ntl.own import load_own
-from ntl.protocol import last_number, numbers_of
 
 ERRORS = ("mae", "log_mae")
 OF_READINGS = ("median_mae", "mean_mae", "constant_mae", "interval_coverage", "interval_width")
-EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
 
@@ -98,37 +95,6 @@ def paper_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
     }
 
 
-def target_scores(
-    texts: Sequence[str], answers: Sequence[str], targets: Sequence[str]
-) -> dict[str, float | None]:
-    """Score texts of several numbers, one for each target. A text with another count has none.
-
-    Returns:
-        `answered`, the share of texts with as many numbers as targets; of these, `latitude_mae`, ... for each
-        target and, if the targets are `latitude` and `longitude`, `km`, the mean distance on the globe.
-    """
-    pairs = [
-        [list(map(float, numbers_of(text))) for text in pair] for pair in zip(texts, answers, strict=True)
-    ]
-    read = [pair for pair in pairs if len(pair[0]) == len(pair[1]) == len(targets)]
-    found, true = np.array(read, dtype=float).reshape(-1, 2, len(targets)).swapaxes(0, 1)
-    errors = np.abs(found - true).mean(axis=0) if read else [math.nan] * len(targets)
-    scores = {"answered": len(read) / len(pairs)}
-    scores |= {f"{target}_mae": float(error) for target, error in zip(targets, errors, strict=True)}
-    if {*targets} == {"latitude", "longitude"}:
-        order = [targets.index(name) for name in ("latitude", "longitude")]
-        scores["km"] = float(_distance(found[:, order], true[:, order]).mean()) if read else math.nan
-    return {name: finite_or_none(value) for name, value in scores.items()}
-
-
-def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the distances in km of points on the globe, `[n, 2]` in degrees (haversine formula)."""
-    (lat, lon), (lat2, lon2) = np.radians(one).T, np.radians(other).T
-    haversine = np.sin((lat2 - lat) / 2) ** 2 + np.cos(lat) * np.cos(lat2) * np.sin((lon2 - lon) / 2) ** 2
-    distance: np.ndarray = 2 * EARTH_RADIUS * np.arcsin(np.sqrt(haversine.clip(0, 1)))
-    return distance
-
-
 def reference_scores(
     train: Sequence[str], examples: Sequence[Example], clip: float | None = PAPERS_CLIP
 ) -> Scores:
@@ -150,8 +116,8 @@ def reference_scores(
         >>> scores["constant_mae"], scores["noise_mae"]
         (1.5, 1.5)
     """
-    constant = median_answer(train)
-    references: dict[str, list[float]] = {} if constant is None else {"constant": [constant] * len(examples)}
+    known = [number for number in map(last_number, train) if number is not None]
+    references = {"constant": [median(known)] * len(examples)} if known else {}
     expected = [example.expected for example in examples if example.expected is not None]
     if len(expected) == len(examples):
         references["noise"] = expected
@@ -163,12 +129,6 @@ def reference_scores(
     return scores
 
 
-def median_answer(answers: Sequence[str]) -> float | None:
-    """Return the median of the answers that hold a number, None if there is none."""
-    known = [number for number in map(last_number, answers) if number is not None]
-    return median(known) if known else None
-
-
 def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> float | None:
     """Return the share of numbers that equal the true ones exactly, in every digit.
 
@@ -176,7 +136,7 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
     rounded to floats nor clipped.
 
     Args:
-        predicted: Numbers from `ntl.protocol.numbers_of`. None means that there is none, which is wrong.
+        predicted: Numbers from `ntl.metrics.numbers_of`. None means that there is none, which is wrong.
         true: The true numbers. Pairs whose true number is None are skipped.
 
     Returns:
@@ -220,8 +180,6 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
 def own_score(name: str, texts: Sequence[str], answers: Sequence[str]) -> float | None:
     """Score texts with a metric of the user's own, `module:function`; None if it is undefined."""
     value = load_own("evaluation.metrics", name)(list(texts), list(answers))
-    if value is not None and not isinstance(value, int | float | np.number):
-        raise UserError(f"evaluation.metrics={name} returned {value!r:.80}; expected a number, or None.")
     return None if value is None else finite_or_none(float(value))
 
 
@@ -332,7 +290,7 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
     """
     given = [name for name in metrics if metrics[name] is not None]
     right = [name for name in RIGHT if name in given][:1]
-    # The task compares texts, places or numbers.
-    errors = ["km", "rougeL"] if right == ["exact_match"] else [*ERRORS, *OF_READINGS]
+    # The task compares texts or numbers.
+    errors = ["rougeL"] if right == ["exact_match"] else [*ERRORS, *OF_READINGS]
     shown = [name for name in (*more, *right, *errors) if name in given]
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])

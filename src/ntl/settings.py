@@ -514,11 +514,6 @@ def sweep_folder(_root_: DictConfig) -> str:
     return str(Path(training.get("output_dir") or default).expanduser())
 
 
-def job_folder(_root_: DictConfig) -> str:
-    """Name a run of a sweep: the resolver `ntl.job_folder` of `hydra.sweep.subdir`."""
-    return name_run(_root_.hydra.job.override_dirname, _root_.training_args.seed)
-
-
 def name_run(given: str, seed: int) -> str:
     """Write Hydra's `override_dirname` as the name of a folder, which a shell takes as it is.
 
@@ -620,7 +615,7 @@ def register() -> None:
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")
     resolvers: dict[str, Callable[..., Any]] = {
-        "run_folder": run_folder, "sweep_folder": sweep_folder, "job_folder": job_folder, "jobs": default_jobs
+        "run_folder": run_folder, "sweep_folder": sweep_folder, "name_run": name_run, "jobs": default_jobs
     }  # fmt: skip
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(f"ntl.{name}", function, replace=True)

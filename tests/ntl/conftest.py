@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import absl.logging
 import datasets
@@ -7,9 +6,6 @@ import pytest
 
 # Hydra closes the stream of absl, which rouge-score imports. Under pytest, that could be pytest's own.
 absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
-
-REPOSITORY = Path(__file__).parents[2]
-SHARED = REPOSITORY.parent / "shared"
 
 # A comparison that takes seconds: it exercises every step but learns nothing.
 TINY = """
@@ -43,11 +39,3 @@ def cache(tmp_path_factory):
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
         patch.setenv("HF_DATASETS_CACHE", str(folder))
         yield
-
-
-def shared(path):
-    """Return a folder of optional files, or skip the test if it is missing."""
-    folder = SHARED / path
-    if not folder.exists():
-        pytest.skip(f"needs {path}, in a folder named shared next to the repository")
-    return folder

@@ -45,12 +45,6 @@ def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(mi
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_module_of_the_lab_itself_is_raised(monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "compare", ("ntl.nowhere", "main"))
-    with pytest.raises(ModuleNotFoundError, match=r"ntl\.nowhere"):
-        cli.main(["compare"])
-
-
 def test_the_version_is_that_of_the_package(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"ntl {version('ntloss')}\n"
@@ -105,13 +99,6 @@ for wrong in ("trian", "train --hlep", "train loss=crsp", "compare nowhere.yaml"
 def test_a_mistyped_word_is_answered_with_a_close_one(command, close, capsys):
     assert cli.main(command.split()) == 2
     assert close in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["absent.yaml", "compare.yaml"])
-def test_a_file_that_is_no_study_is_an_error_that_names_it(name, tmp_path, capsys):
-    (tmp_path / "compare.yaml").write_text("defaults: [compare, _self_]")  # a file that studies extend
-    assert cli.main(["compare", str(tmp_path / name)]) == 2
-    assert name in capsys.readouterr().err
 
 
 def test_help_behind_a_choice_explains_its_keys(capsys):

@@ -15,10 +15,8 @@ from tolerances import approx
 from torch import nn
 
 from ntl.data import Example, TaskData
-from ntl.errors import UserError
 from ntl.evaluate import (
     Evaluation,
-    batches_by_length,
     check_readings,
     read_results,
     reference_metrics,
@@ -83,21 +81,6 @@ def uniform(asked):
     return Uniform([(question, None, "0") for question, _ in asked]), [Example(*pair) for pair in asked]
 
 
-def test_malformed_numbers_are_counted():
-    built = FromTable()
-    plain = score_answers(built, EXAMPLES, NUMBERS, DECODING).metrics
-    assert "ill_formed" not in plain
-    built.encoding = type("Encoding", (), {"ill_formed": 7})()  # from an earlier evaluation
-    answer = built.answer
-
-    def answer_badly(questions, *given):
-        built.encoding.ill_formed += len(questions)
-        return answer(questions, *given)
-
-    built.answer = answer_badly
-    assert score_answers(built, EXAMPLES, NUMBERS, DECODING).metrics == {**plain, "ill_formed": 5}
-
-
 def test_predictions_are_in_the_examples_order_for_any_batch_size():
     built = FromTable()
     predictions = score_answers(built, EXAMPLES, NUMBERS, DECODING).predictions
@@ -132,26 +115,6 @@ def test_a_correct_number_without_a_marker_is_not_a_correct_final_answer():
     metrics = score_answers(FromTable(asked), examples, SOLUTIONS, DECODING).metrics
     assert metrics["exact_final_answer"] == metrics["final_answer_accuracy"] == 0.5
     assert metrics["accuracy"] == 0.5  # of last numbers: 5 and 7
-
-
-def test_undefined_metrics_are_none_and_predictions_are_finite():
-    asked = [("q", "3", "1e999")]
-    result = score_answers(FromTable(asked), [Example("q", "3")], NUMBERS, DECODING)
-    assert result.metrics["r2"] is None
-    assert result.metrics["invalid"] == 0  # clipped, like other large ones
-    assert math.isfinite(result.predictions[0].predicted)
-
-
-def test_an_evaluation_without_examples_is_an_error():
-    with pytest.raises(UserError):
-        score_answers(FromTable(), [], NUMBERS, DECODING)
-
-
-def test_batches_group_similar_lengths_and_hold_every_example_once():
-    lengths = [3, 1, 4, 1, 5, 9, 2]
-    batches = batches_by_length(lengths, 3)
-    assert sorted(i for batch in batches for i in batch) == list(range(7))
-    assert [[lengths[i] for i in batch] for batch in batches] == [[9, 5, 4], [3, 2, 1], [1]]
 
 
 def test_an_evaluation_that_was_interrupted_while_it_was_replaced_is_not_finished(tmp_path, monkeypatch):
@@ -213,17 +176,6 @@ def test_rows_without_ratings_are_left_out_of_the_score_by_ratings():
     mixed = score_answers(built, [examples[0], *rated, examples[2]], DATA, ALL).metrics
     assert mixed["rater_crps"] == approx(alone)
     assert "rater_crps" not in score_answers(built, examples, DATA, ALL).metrics
-
-
-def test_the_interval_holds_the_requested_share_of_the_distribution():
-    built, examples = uniform([("0 10", "5"), ("0 10", "8")])
-    half = score_answers(built, examples, DATA, replace(ALL, read=["median"], interval=0.5))
-    assert half.metrics["interval_width"] == approx(5)
-    assert half.metrics["interval_coverage"] == 0.5
-    assert "mean_mae" not in half.metrics
-    assert half.predictions[0].mean is None
-    assert "mean" not in half.predictions[0].row()
-    assert half.predictions[0].row()["upper"] == approx(7.5)
 
 
 @pytest.mark.parametrize(
@@ -288,13 +240,6 @@ def test_t5s_tokenizer_starts_numbers_with_a_space():
     assert numbers == NumberFormat(2)
     assert start_ids(built.tokenizer, numbers) == [space]
     assert built.quantiles(["3 + 4"], [0.5]).values.isfinite().all()
-
-
-def test_numbers_with_different_first_tokens_are_an_error():
-    built = make(tokenizer=tokenizer_like("t5"), number_format="padded")
-    built.fit(["1", "-20"])
-    with pytest.raises(UserError):
-        check_readings(built, DATA, ALL)
 
 
 @pytest.mark.parametrize(

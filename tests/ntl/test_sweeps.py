@@ -4,19 +4,15 @@ import csv
 import multiprocessing
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 from processes import IMPORTED
-from runs import compare, logged, main, results, train, written
+from runs import compare, logged, main, results, written
 from safetensors.torch import load_file
-from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
+from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.errors import CONTINUES
 from ntl.layout import RESULTS, STATE
@@ -26,9 +22,6 @@ from ntl.trainer import LabTrainer
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
 NAMES = ["loss-ce_seed-0", "loss-ntl_was_seed-0"]
-needs_optuna = pytest.mark.skipif(
-    not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs hydra-optuna-sweeper"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -128,40 +121,6 @@ def test_a_sweep_with_a_wrong_contrast_or_a_repeated_value_is_refused_before_its
     assert finished(out) == []
 
 
-def test_a_value_that_a_study_repeats_is_refused(tiny, out, capsys):
-    write_more(tiny, 'hydra: {sweeper: {params: {dataset_args.noise: "1,1"}}}')
-    assert compare(*tiny) == 2
-    assert "dataset_args.noise" in capsys.readouterr().err
-    assert finished(out) == []
-
-
-def test_rows_are_in_the_order_of_the_losses_and_differences_are_relative_to_the_first(tiny, capsys):
-    assert compare(*changed(tiny, "loss=ntl_was,ce")) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows[1:3]] == ["| T5 + NTL-WAS", "| T5"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
-def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, tiny, tmp_path, out):
-    plugin = {"submitit_local": "submitit"}.get(launcher, launcher)
-    if not find_spec(f"hydra_plugins.hydra_{plugin}_launcher"):
-        pytest.skip(f"needs hydra-{plugin}-launcher")
-    assert compare(*tiny) == 0
-    other = changed(tiny, f"hydra/launcher={launcher}", f"training_args.output_dir={tmp_path}/other")
-    run_command(["compare", *other])
-    assert (tmp_path / "other/report/table.md").exists()
-    for name in NAMES:
-        assert_close(results(tmp_path / "other" / name), results(out / name), TRAINED_BY_ADAM)
-
-
-def run_command(arguments, **options):
-    """Run a command in a process of its own."""
-    command = [sys.executable, "-c", COMMAND, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @pytest.mark.slow
 def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_one_process(
     tiny, tmp_path, out, monkeypatch, capsys
@@ -194,21 +153,6 @@ def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_on
     (tmp_path / "my_encoding.py").write_text(encoded.replace("24", "twenty-four"))
     assert compare(*own) == 1
     assert "my_encoding:Backwards changed" in capsys.readouterr().err
-
-
-@needs_optuna
-def test_optuna_searches_for_the_weight_with_the_lowest_validation_metric(tiny, out):
-    search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
-    search += ["loss.weight=choice(0.1,-1,2)", "hydra.sweeper.sampler.seed=1"]
-    study, *kept = (option for option in tiny if not option.startswith("loss"))
-    code = train(study, "-m", *kept, *search)
-    found = OmegaConf.load(out / "optimization_results.yaml")
-    measured = {name: results(out / name)["validation"]["loss"] for name in finished(out)}
-    assert found.best_value == approx(min(measured.values()))
-    assert found.best_params["loss.weight"] > 0
-    assert code == 1  # a run that fails is the worst, and does not end the search
-    assert not (out / "loss-ntl_was_loss.weight--1_seed-0/test").exists()
-    assert (out / "report/table.md").exists()
 
 
 def test_a_run_has_one_folder_however_its_settings_are_given_and_other_settings_another(tiny, out):
@@ -293,30 +237,6 @@ def test_only_a_sweep_that_the_same_command_continues_says_so(tiny, out, monkeyp
     assert capsys.readouterr().err.strip().endswith(CONTINUES)
 
 
-def start(command):
-    """Start a command in a process group of its own, without a terminal."""
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def send(process, number, reached):
-    """Send a signal to a command and its processes at a moment, and return what they printed."""
-    deadline = time.monotonic() + 240
-    while not reached() and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
-    os.killpg(process.pid, number)
-    printed, _ = process.communicate(timeout=120)
-    return printed
-
-
 @pytest.mark.slow
 def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
     write_more(
@@ -350,16 +270,6 @@ def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp
         assert_close(other, one, TRAINED_BY_ADAM)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
-def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
-    write_more(tiny, "training_args: {max_steps: 1000, eval_steps: 1000, save_steps: 20}")
-    process = start(["compare", *changed(tiny, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
-    printed = send(process, signal.SIGINT, lambda: [*(out / NAMES[0]).glob(f"checkpoint-*/{STATE}")])
-    assert process.returncode == 130, printed
-    assert "continues" in printed
-
-
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
     write_more(
         tiny,
@@ -383,17 +293,6 @@ margin: 1.0e+9
     own = ["--study", tiny[0], "--output", str(tmp_path / "again")]
     assert main(["report", str(tmp_path / "out"), *own]) == 0
     assert (tmp_path / "again/contrasts.csv").exists()
-
-
-@pytest.mark.parametrize("command", ["train", "compare"])
-def test_hydras_options_work(command, capsys):
-    assert main([command, "--help"]) == 0
-    assert f"usage: ntl {command}" in capsys.readouterr().out
-    assert main([command, "--cfg", "job", "loss=null", "weights=lora"]) == 0
-    printed = capsys.readouterr().out
-    assert "criterion" not in printed
-    assert "lora_alpha" in printed
-    assert main([command, "--cfg", "job", "~weights", "hydra.verbose=true"]) == 0
 
 
 def test_all_losses_of_one_seed_see_the_same_weights_and_batches(tiny, monkeypatch):

@@ -21,7 +21,6 @@ from ntl.data.task import (
     Data,
     Example,
     TaskData,
-    add_shots,
     evenly_spaced,
     fingerprint,
     format_number,
@@ -29,7 +28,7 @@ from ntl.data.task import (
 )
 
 __all__ = [
-    "DATASETS", "Data", "Example", "TaskData", "add_shots", "evenly_spaced", "fingerprint",
+    "DATASETS", "Data", "Example", "TaskData", "evenly_spaced", "fingerprint",
     "format_number", "single_number", "PAPERS_CLIP",
 ]  # fmt: skip
 

@@ -8,14 +8,12 @@ Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 from ntl.data.files import FormatError, Layout, get_value, load_files, read_records
 from ntl.data.task import Data, Example, Split, TaskData, setting
 
-Annotations = StrEnum("Annotations", "remove keep")
 MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
@@ -39,9 +37,6 @@ class Gsm8k(Split, Data):
         "folder of the paper's files or of the official ones, which may also be in the folder around it; "
         "sample: the small sample that ships with the lab",
     )
-    annotations: Annotations = setting(
-        Annotations.remove, "what happens to the calculator annotations of the official files, <<48/2=24>>"
-    )
     validation_share: float = setting(
         0.15,
         "share of the official training file that is the validation set; the paper's files have their own",
@@ -56,20 +51,19 @@ class Gsm8k(Split, Data):
             Training, validation and test problems. With official files, the validation problems are drawn
             from the training file.
         """
-        read = partial(read_records, convert=partial(parse_problem, annotations=self.annotations))
+        read = partial(read_records, convert=parse_problem)
         data = load_files(self, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
         return replace(data, final_answer_marker=MARKER)
 
 
-def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
+def parse_problem(record: Any) -> list[Example]:
     """Convert one problem.
 
     Args:
         record: An object with `question` and `answer`, as in the official files.
-        annotations: Whether to `remove` or `keep` the calculator annotations.
 
     Returns:
-        The problem with normalized numbers.
+        The problem with normalized numbers, without calculator annotations.
 
     Raises:
         FormatError: A key or the final answer is missing.
@@ -83,9 +77,7 @@ def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
         raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
-    if annotations == "remove":
-        answer = _ANNOTATION.sub("", answer)
-    return [Example(normalize(question), normalize(answer))]
+    return [Example(normalize(question), normalize(_ANNOTATION.sub("", answer)))]
 
 
 def normalize(text: str) -> str:

@@ -7,20 +7,19 @@ the task is exact addition or multiplication.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ntl.data.task import BY_SETTINGS, Data, Example, Sizes, TaskData, setting
+from ntl.data.task import BY_SETTINGS, Data, Example, TaskData, setting
 from ntl.errors import UserError
 
 
 @dataclass
-class NoisyRegression(Sizes, Data):
+class NoisyRegression(Data):
     """Weighted sums with noise: "12 70 45" -> 5*12 + 3*70 + 2*45 + noise, whose MAE is 20."""
 
     dataset_name: str = "noisy_regression"
-    weights: list[Any] = setting([5, 3, 2], "weight of each integer of a question")
+    weights: list[float] = setting([5, 3, 2], "weight of each integer of a question")
     smallest: int = setting(10, "smallest integer of a question")
     largest: int = setting(99, "largest integer of a question")
     noise: float = setting(
@@ -33,6 +32,7 @@ class NoisyRegression(Sizes, Data):
     train_size: int = setting(50_000, "number of training examples", least=1)
     validation_size: int = setting(500, "number of validation examples", least=1)
     test_size: int = setting(1000, "number of test examples", least=1)
+    data_seed: int = setting(0, "random seed of the examples")
     max_new_tokens: int = setting(8, "most tokens of an answer", "answers", least=1)
 
     def read(self) -> TaskData:
@@ -43,26 +43,17 @@ class NoisyRegression(Sizes, Data):
             `Example.expected` is the answer's median, which minimizes the mean absolute error.
 
         Raises:
-            UserError: A weight is no number, or the range of the integers includes 0 on a log scale, or has
-                too few questions to hold out for validation and test.
+            UserError: The range of the integers has too few questions to hold out for validation and test.
         """
         low, high, weights = self.smallest, self.largest, self.weights
-        if not weights or not all(isinstance(weight, int | float) for weight in weights):
-            raise UserError(
-                f"dataset_args.weights={weights}; expected a number for each integer of a question."
-            )
-        if self.log_scale and low < 1:
-            raise UserError(
-                f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, "
-                "because there is no logarithm of 0. Pass dataset_args.smallest=1."
-            )
         held_out = self.validation_size + self.test_size
         questions = (high - low + 1) ** len(weights) if high > low else 0
         if questions < 4 * held_out:
             raise UserError(
-                f"{len(weights)} integers from dataset_args.smallest={low} to dataset_args.largest={high} "
-                f"make {questions} questions; expected at least {4 * held_out}, four times the number held "
-                "out. Widen the range, or lower dataset_args.validation_size and dataset_args.test_size."
+                f"dataset_args.weights={weights} with integers from dataset_args.smallest={low} to "
+                f"dataset_args.largest={high} make {questions} questions; expected at least {4 * held_out}, "
+                "four times the number held out. Widen the range, or lower dataset_args.validation_size and "
+                "dataset_args.test_size."
             )
 
         rng = np.random.default_rng(self.data_seed)

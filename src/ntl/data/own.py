@@ -1,10 +1,9 @@
 """Data of the user's own: a function beside the study, which returns the examples."""
 
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
-from ntl.data.task import Data, Example, TaskData, setting
+from ntl.data.task import Data, TaskData, setting
 from ntl.errors import UserError
 from ntl.own import load_own
 
@@ -30,19 +29,11 @@ class Own(Data):
         """Call the function.
 
         Raises:
-            UserError: There is no such function, it has other arguments, or it returns something else than
-                examples of texts.
+            UserError: There is no such function, or it does not return a TaskData.
         """
         if self.load is None:
             raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
-        function = load_own(KEY, self.load)
-        try:
-            arguments = signature(function).bind(**self.options)
-        except TypeError as error:
-            raise UserError(
-                f"dataset_args.options={self.options} does not fit {self.load}{signature(function)}: {error}."
-            ) from None
-        found = function(*arguments.args, **arguments.kwargs)
+        found = load_own(KEY, self.load)(**self.options)
         if not isinstance(found, TaskData):
             raise UserError(
                 f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
@@ -53,16 +44,4 @@ class Own(Data):
                 f"{KEY}={self.load} returned a test set of the name {reserved.pop()}, which is that of other "
                 "rows; expected another name."
             )
-        for name, examples in {"train": found.train, **found.parts}.items():
-            if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
-                raise UserError(
-                    f"{KEY}={self.load} returned a {type(examples).__name__} as {name}; expected a list of "
-                    "ntl.data.Example(question, answer)."
-                )
-            for row, each in enumerate(examples):
-                if not isinstance(each, Example) or not all(isinstance(text, str) for text in each[:2]):
-                    raise UserError(
-                        f"{KEY}={self.load} returned {each!r:.100} as row {row} of {name}; expected "
-                        "ntl.data.Example(question, answer), both of which are texts."
-                    )
         return found

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data.task import Data, Example, Sizes, TaskData, fingerprint, format_number, setting
+from ntl.data.task import Data, Example, TaskData, fingerprint, format_number, setting
 from ntl.errors import UserError
 
 SAMPLE = Path(__file__).parent / "sample" / "tabular" / "diamonds.csv"
-SEPARATOR = ", "  # between the numbers of an answer with several
 FEWEST = 20  # rows of a validation or test set that is a tenth of the table
 _SHOWN = 3  # values that an error quotes
 _COLUMN = re.compile(r"\{([^{}]*)\}")
@@ -34,16 +33,12 @@ Column = Sequence[str | None]
 
 
 @dataclass
-class Tabular(Sizes, Data):
+class Tabular(Data):
     """A table as text, a number in one of its columns as the answer: CSV, TSV, JSON lines or Parquet."""
 
     dataset_name: str = "tabular"
     file: str = setting("sample", "file of the table; sample: 2,000 diamonds that ship with the lab")
-    target: Any = setting(
-        "price",
-        "the column to predict, or a list of several, such as [latitude,longitude], whose numbers are "
-        "separated by commas",
-    )
+    target: str = setting("price", "the column to predict")
     ratings: str | None = setting(
         None,
         "a column with the numbers of several people, separated by spaces, against which the model's "
@@ -81,27 +76,19 @@ class Tabular(Sizes, Data):
         None, "without split_by: a column; rows with the same value in it stay together in one split"
     )
     train_size: int | None = setting(None, "number of training rows; null: all rows that are left", least=1)
-    train_seed: int | None = setting(
-        None, "random seed that draws the training rows; null: the same training rows in every run"
-    )
     validation_size: int | None = setting(
         200, "number of validation rows; null: a tenth of the rows, at least 20", least=1
     )
     test_size: int | None = setting(
         300, "number of test rows; null: a tenth of the rows, at least 20", least=1
     )
+    data_seed: int = setting(0, "random seed of the split of the rows")
     max_new_tokens: int = setting(16, "most tokens of an answer", "answers", least=1)
 
     @property
     def title(self) -> str:
         """The table's name, without folder and ending; see `Data.title`."""
         return self.dataset_name if self.file == "sample" else Path(self.file).stem
-
-    @property
-    def targets(self) -> list[str]:
-        """The columns to predict; the command line reads a name such as 2019 as a number."""
-        given = self.target if isinstance(self.target, list) else [self.target]
-        return [str(name) for name in given]
 
     def read(self) -> TaskData:
         """Read a table and split its rows.
@@ -119,15 +106,14 @@ class Tabular(Sizes, Data):
         whole, notes = read_columns(self.file)
         names = _columns_of_question(self, [*whole])
         table = _with_targets(whole, self)
-        if not table[self.targets[0]]:
-            raise UserError(
-                f"{self.file} has no row with a value of {' and '.join(self.targets)}; expected some."
-            )
+        if not table[self.target]:
+            raise UserError(f"{self.file} has no row with a value of {self.target}; expected some.")
         columns = {name: table[name] for name in names}
         examples = _examples(table, names, write_questions(columns, self), self)
-        missing = len(whole[self.targets[0]]) - len(examples)
-        left_out = {f"without {' or '.join(self.targets)}": missing}
+        left_out = {f"without {self.target}": len(whole[self.target]) - len(examples)}
         train, validation, test = _split(table, examples, self, left_out)
+        # A seed draws from all rows, with the columns that divide them.
+        divided_by = [table[name] for name in (self.split_by, self.group_by) if name is not None]
         if parts := [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]:
             notes.append(f"left out: {', '.join(parts)}")
         notes += _rounded(columns, self.significant_digits)
@@ -136,11 +122,9 @@ class Tabular(Sizes, Data):
             train,
             validation,
             {"test": test},
-            number_metrics=len(self.targets) == 1,
-            targets=self.targets if len(self.targets) > 1 else (),
             clip=None,
             note="; ".join(notes) or None,
-            source=_digest(table, examples, self),
+            source=sha256(f"{fingerprint(examples)}{divided_by}".encode()).hexdigest(),
         )
 
 
@@ -180,8 +164,6 @@ def _split(
             f"them is dataset_args.rows={limit}, validation_size, test_size, or a question that does "
             f"not tell rows apart with dataset_args.significant_digits={settings.significant_digits}."
         )
-    if settings.train_seed is not None:
-        train = np.random.default_rng(settings.train_seed).permutation(train).tolist()
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings.train_size or len(train)) :]
     return [[examples[i] for i in part] for part in (train, validation, test)]
@@ -227,7 +209,7 @@ def write_questions(table: Mapping[str, Column], settings: Tabular) -> list[str]
     }
     rows = [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
     if named:
-        end = f"{', '.join(settings.targets)}: "
+        end = f"{settings.target}: "
         return [", ".join([*(f"{name}: {value}" for name, value in row.items()), end]) for row in rows]
     if settings.prompt is None:
         return [",".join(row.values()) for row in rows]
@@ -242,7 +224,7 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
         UserError: A setting names a column that the table lacks, the question contains the target, or no
             column, or the columns are given twice.
     """
-    key, columns = "columns", settings.columns or [name for name in known if name not in settings.targets]
+    key, columns = "columns", settings.columns or [name for name in known if name != settings.target]
     if settings.prompt is not None:
         if beside := [other for other in ("columns", "names") if getattr(settings, other)]:
             raise UserError(
@@ -250,7 +232,7 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
                 "columns. Omit one of the two."
             )
         key, columns = "prompt", list(dict.fromkeys(_COLUMN.findall(settings.prompt)))
-    named = [("target", name) for name in settings.targets] + [(key, name) for name in columns]
+    named = [("target", settings.target), *((key, name) for name in columns)]
     named += [
         (other, name)
         for other in ("split_by", "group_by", "ratings")
@@ -262,10 +244,10 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
                 f"dataset_args.{given} names the column {name!r}; expected one of the columns of "
                 f"{settings.file}: {', '.join(known)}."
             )
-    if both := [name for name in settings.targets if name in columns]:
+    if settings.target in columns:
         raise UserError(
-            f"dataset_args.{key} names the target {both[0]!r}; expected the columns that it is predicted "
-            "from."
+            f"dataset_args.{key} names the target {settings.target!r}; expected the columns that it is "
+            "predicted from."
         )
     if not columns:
         raise UserError(
@@ -276,29 +258,27 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
 
 
 def _with_targets(table: Mapping[str, Column], settings: Tabular) -> dict[str, Column]:
-    """Return the rows with all targets; a UserError says which targets are no finite numbers."""
-    for target in settings.targets:
-        wrong = {
-            row: text
-            for row, text in enumerate(table[target], start=1)
-            if text is not None and not (_NUMBER.fullmatch(text) and math.isfinite(float(text)))
-        }
-        if wrong:
-            shown = ", ".join(f"{text!r} in row {row}" for row, text in [*wrong.items()][:_SHOWN])
-            raise UserError(
-                f"{settings.file}: the target {target!r} is not a finite number in {len(wrong):,} rows: "
-                f"{shown}. Rows where it is empty are left out."
-            )
-    targets = zip(*(table[target] for target in settings.targets), strict=True)
-    kept = [i for i, answer in enumerate(targets) if None not in answer]
-    return {name: [texts[i] for i in kept] for name, texts in table.items()}
+    """Return the rows with a target; a UserError says which targets are no finite numbers."""
+    texts = table[settings.target]
+    wrong = {
+        row: text
+        for row, text in enumerate(texts, start=1)
+        if text is not None and not (_NUMBER.fullmatch(text) and math.isfinite(float(text)))
+    }
+    if wrong:
+        shown = ", ".join(f"{text!r} in row {row}" for row, text in [*wrong.items()][:_SHOWN])
+        raise UserError(
+            f"{settings.file}: the target {settings.target!r} is not a finite number in {len(wrong):,} rows: "
+            f"{shown}. Rows where it is empty are left out."
+        )
+    kept = [i for i, text in enumerate(texts) if text is not None]
+    return {name: [column[i] for i in kept] for name, column in table.items()}
 
 
 def _examples(
     table: Mapping[str, Column], columns: Sequence[str], questions: Sequence[str], settings: Tabular
 ) -> list[Example]:
-    targets = zip(*(table[target] for target in settings.targets), strict=True)
-    answers = [SEPARATOR.join(_answer(text or "") for text in row) for row in targets]
+    answers = [_answer(text or "") for text in table[settings.target]]
     known_by = zip(_cells(table, columns), _cells(table, [*table]), strict=True)
     ratings: Sequence[tuple[float, ...]] = [()] * len(questions)
     try:
@@ -321,12 +301,6 @@ def _cells(table: Mapping[str, Column], names: Sequence[str]) -> list[str]:
     return [
         repr([*zip(names, row, strict=True)]) for row in zip(*(table[name] for name in names), strict=True)
     ]
-
-
-def _digest(table: Mapping[str, Column], examples: Sequence[Example], settings: Tabular) -> str:
-    """Digest all rows from which a seed draws, with the columns that divide them."""
-    divided_by = [table[name] for name in (settings.split_by, settings.group_by) if name is not None]
-    return sha256(f"{fingerprint(examples)}{divided_by}".encode()).hexdigest()
 
 
 def _unrated(parts: Mapping[str, Sequence[Example]], ratings: str | None) -> list[str]:

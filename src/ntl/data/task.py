@@ -3,8 +3,8 @@
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
@@ -97,7 +97,6 @@ class TaskData:
         number_metrics: Whether answers are compared as numbers.
         final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
             marked final answer.
-        targets: Names of the numbers in an answer, if there are several, separated by commas.
         clip: Largest absolute value of the numbers that errors are computed of, None for no limit. Default:
             the paper's 1e10.
         note: What was left out or rounded when the data were read, or None.
@@ -110,7 +109,6 @@ class TaskData:
     tests: Mapping[str, Sequence[Example]]
     number_metrics: bool = True
     final_answer_marker: str | None = None
-    targets: Sequence[str] = ()
     clip: float | None = PAPERS_CLIP
     note: str | None = None
     source: str | None = None
@@ -141,12 +139,6 @@ class Data(Settings, ABC):
         "one test for each module of mathematics_dataset; null: its two tests",
         "answers",
     )
-    shots: int = setting(
-        0,
-        "number of training examples that stand before each question, for models that are not trained",
-        "answers",
-        least=0,
-    )
 
     @property
     def title(self) -> str:
@@ -172,40 +164,6 @@ class Split:
         is_share=True,
     )
     split_seed: int = setting(0, "random seed that chooses the validation set")
-
-
-@dataclass
-class Sizes:
-    """Settings of a dataset that has as many examples as the user wants."""
-
-    train_size: int | None = setting(None, "number of training examples", least=1)
-    validation_size: int | None = setting(1000, "number of validation examples", least=1)
-    test_size: int | None = setting(1000, "number of test examples", least=1)
-    data_seed: int = setting(0, "random seed of the examples, or of the split of a table's rows")
-
-
-def add_shots(data: TaskData, count: int, write: Callable[[Sequence[str]], list[str]]) -> TaskData:
-    """Put the first `count` training examples before each question of the validation and test sets.
-
-    Args:
-        data: The task.
-        count: Number of examples.
-        write: Writes answers as the model should.
-    """
-    shots = list(data.train[:count])
-    answers = write([example.answer for example in shots])
-    texts = [f"{_until_answer(e.question)}{answer}\n\n" for e, answer in zip(shots, answers, strict=True)]
-    before = "".join(texts)
-
-    def add(examples: Sequence[Example]) -> list[Example]:
-        return [example._replace(question=before + example.question) for example in examples]
-
-    tests = {name: add(examples) for name, examples in data.tests.items()}
-    return replace(data, validation=add(data.validation), tests=tests)
-
-
-def _until_answer(question: str) -> str:
-    return question if question[-1:].isspace() else f"{question}\n"
 
 
 def fingerprint(examples: Iterable[Example]) -> str:

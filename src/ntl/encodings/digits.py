@@ -105,15 +105,12 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         ids = split(text)["input_ids"]
         seen, expected = sum(i in digits_known for i in ids), sum(c in string.digits for c in text)
         decoded = split.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if len(digits_known) != 10 or split.unk_token_id in digits_known or seen != expected:
+        is_split = len(digits_known) == 10 and split.unk_token_id not in digits_known and seen == expected
+        if not is_split or decoded != text:
             raise UserError(
-                f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens; "
-                "expected all. Use one with the ten tokens 0 to 9, such as T5's."
-            )
-        if decoded != text:
-            raise UserError(
-                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that "
-                "decodes texts unchanged, such as T5's."
+                f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens, and "
+                f"decodes the text as {decoded!r}; expected all, and the same text. Use one with the ten "
+                "tokens 0 to 9, such as T5's."
             )
     return split
 

@@ -1,6 +1,6 @@
 """Metrics of predicted numbers and quantiles, and what is known about each metric."""
 
-from ntl.metrics.numeric import number_metrics
+from ntl.metrics.numeric import last_number, number_metrics, numbers_of
 from ntl.metrics.quantiles import crps, interval_metrics
 from ntl.metrics.registry import METRICS, Metric, find_metric
 
@@ -10,5 +10,7 @@ __all__ = [
     "crps",
     "find_metric",
     "interval_metrics",
+    "last_number",
     "number_metrics",
+    "numbers_of",
 ]

@@ -1,4 +1,9 @@
-"""Metrics of predicted numbers, by the paper's protocol."""
+"""Metrics of predicted numbers, by the paper's protocol, on which all published results of the lab rest.
+
+The number of an answer is the last one of the decoded text. Only commas separate thousands, and a number
+counts although it is a part of something else: the answer `1/2` is 2, where `ntloss.numbers.parse_number`
+says None.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +13,31 @@ from itertools import pairwise
 import numpy as np
 from scipy.stats import rankdata
 
-from ntl.protocol import last_number
+from ntloss.numbers import number_texts
 
 Answer = str | float | None
 """A text, whose last number counts, or a number; None or NaN if there is none."""
+
+
+def numbers_of(text: str) -> list[str]:
+    """Return the numbers of a text, as strings that `float` and `Decimal` accept.
+
+    Example:
+        >>> numbers_of("12 - 1,000 = -988")
+        ['12', '1000', '-988']
+    """
+    return number_texts(text, thousands=",")
+
+
+def last_number(text: str) -> float | None:
+    """Return the last number of a text, or None if there is none.
+
+    Example:
+        >>> last_number("3/4 of 2"), last_number("1/2"), last_number("none")
+        (2.0, 2.0, None)
+    """
+    numbers = numbers_of(text)
+    return float(numbers[-1]) + 0.0 if numbers else None  # one zero
 
 
 def number_metrics(

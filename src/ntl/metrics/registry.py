@@ -68,8 +68,6 @@ METRICS = {
         Metric("rouge1", "ROUGE-1", True, "share"),
         Metric("rouge2", "ROUGE-2", True, "share"),
         Metric("rougeL", "ROUGE-L", True, "share"),
-        Metric("answered", "answered", True, "share"),
-        Metric("km", "distance", False, "km"),
         Metric("iou", "IoU", True, "share"),
         Metric("crps", "CRPS", False, "unit of the answers"),
         Metric("rater_crps", "CRPS, ratings", False, "unit of the answers"),

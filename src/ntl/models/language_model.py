@@ -107,7 +107,7 @@ class LanguageModel(AnsweringModel):
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
         if self.answer_format is None:
-            return super().write(answers)
+            return [*answers]
         return [self.answer_format.write(answer) or answer for answer in answers]
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:

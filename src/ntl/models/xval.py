@@ -43,9 +43,7 @@ class XvalOutput(ModelOutput):
 
     loss: Tensor | None = None  # with labels
     logits: Tensor | None = None  # [batch, seq, vocab]
-    errors: Tensor | None = (
-        None  # [batch, labels], squared, of standardized numbers; 0 elsewhere; with labels
-    )
+    errors: Tensor | None = None  # [batch, labels], squared, of standardized numbers; 0 elsewhere
     numbers: Tensor | None = None  # [batch, seq], standardized, float32; used at `[NUM]`
     encoded: Tensor | None = None  # [batch, question, width]
     cache: Cache | None = None  # for the next step
@@ -197,10 +195,13 @@ def causal_model(config_class: Any) -> Any:
             numbers_in_batch: Tensor | None = None,
         ) -> XvalOutput:
             """Predict the next tokens and numbers of `[batch, seq]`; see `NumberTokens.losses`."""
-            states = self.base_model(
-                inputs_embeds=self.embed(input_ids, numbers), attention_mask=attention_mask, use_cache=False
-            ).last_hidden_state
-            logits, predicted = self.get_output_embeddings()(states), self.predict(states)
+            output = super().forward(
+                inputs_embeds=self.embed(input_ids, numbers),
+                attention_mask=attention_mask,
+                use_cache=False,
+                output_hidden_states=True,
+            )
+            logits, predicted = output.logits, self.predict(output.hidden_states[-1])
             loss = errors = None
             if labels is not None:
                 ahead = logits[:, :-1], predicted[:, :-1], labels[:, 1:], numbers[:, 1:]

@@ -159,7 +159,9 @@ def _sides(runs: pd.DataFrame, contrast: Contrast) -> tuple[pd.Series, pd.Series
     test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
     rows = find_rows(runs, (contrast.of, contrast.minus))
     of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
-    _check_questions(runs, [label for label, _ in rows], test)
+    compared = runs["row"].isin([label for label, _ in rows]) & (runs["test"] == test)
+    if differing_tests(runs[compared]):  # of one seed
+        raise UserError(f"the rows answered different questions on {test}.")
     return of, minus, test
 
 
@@ -221,12 +223,6 @@ def _values(runs: pd.DataFrame, row: tuple[str, str], test: str, metric: str) ->
     name = reading_metric(reading, metric)
     is_asked = (runs["row"] == label) & (runs["test"] == test) & (runs["metric"] == name)
     return runs[is_asked].set_index("seed")["value"]
-
-
-def _check_questions(runs: pd.DataFrame, labels: Sequence[str], test: str) -> None:
-    """Raise a UserError if runs of one seed answered different questions."""
-    if differing_tests(runs[runs["row"].isin(labels) & (runs["test"] == test)]):
-        raise UserError(f"the rows answered different questions on {test}.")
 
 
 def _name(name: Any) -> str:

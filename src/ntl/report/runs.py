@@ -167,7 +167,7 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Add to each row's name the settings that distinguish it from others of the same name.
 
     Settings that are equal in all runs on a dataset are dropped. A seed besides the run's, such as
-    `train_seed`, does not count if it is each run's own, and nor do the rows that it draws; but what they are
+    `data_seed`, does not count if it is each run's own, and nor do the rows that it draws; but what they are
     drawn from does.
     """
     settings = [key for key in table if key not in COLUMNS]

@@ -16,10 +16,10 @@ NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
 LARGE = 1e5  # larger numbers are written with an exponent
 NOTE = (
-    "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; none for one seed); bold: "
-    "the best mean, if its interval overlaps with no other. Exact: share of answers whose number equals the "
-    "true one in every digit; accuracy: np.isclose, as in the paper. Invalid: share of answers without a "
-    "number. Log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions. "
+    "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; none for one seed). "
+    "Exact: share of answers whose number equals the true one in every digit; accuracy: np.isclose, as in "
+    "the paper. Invalid: share of answers without a number. Log MAE and log R²: of "
+    "sign(x)·log10(|x| + 1), as in the paper, over valid predictions. "
     "Differences are paired by seed. Constant: always the median of the training answers; without noise: the "
     "answer before noise was added to it, which no model can beat on average."
 )
@@ -37,10 +37,10 @@ REFERENCES = {"constant": "constant", "noise": "without noise"}  # rows of what 
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = (*FINAL_ANSWER, "exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
 NUMBERS_IN_UNITS = (*FINAL_ANSWER, "mae", "rmse", "r2", "exact_number", "invalid_rate")
-TEXTS = (*FINAL_ANSWER, "exact_match", "answered", "km", "bleu", "rougeL")
+TEXTS = (*FINAL_ANSWER, "exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 LEVELS = ("rps", "rater_rps", "mae", "kappa", "two_peaks", "ece", "cumulative_ece")
-COMPARED = ("mae", "log_mae", "km")  # with the first row
+COMPARED = ("mae", "log_mae")  # with the first row
 
 Columns = Mapping[tuple[str, str], Sequence[str]]
 """Maps the title and the heading of each column to its cells; a title may be empty."""
@@ -150,7 +150,7 @@ def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str], rem
             continue
         metric, nothing = find_metric(name), pd.Series(dtype=float)
         values = {row: found.get((test, name, row), nothing).reindex(seeds[row]) for row in seeds}
-        columns[test, metric.heading] = cells = _mean_cells(values, references, metric.higher_is_better)
+        columns[test, metric.heading] = cells = _mean_cells(values, references)
         if name in COMPARED and not _is_constant(cells):
             differences = _difference_cells(values, references)
             if {*differences} - {"", NOT_AVAILABLE}:
@@ -165,34 +165,18 @@ def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str], rem
 
 def _is_constant(cells: Sequence[str]) -> bool:
     """Return whether several rows all have the same value; intervals are not compared."""
-    means = [cell.strip("*").partition(" ± ")[0] for cell in cells if cell]
+    means = [cell.partition(" ± ")[0] for cell in cells if cell]
     return cells[0] != "" and len(means) > 1 and len({*means}) == 1
 
 
-def _mean_cells(
-    values: Mapping[str, pd.Series], references: Collection[str], higher_is_better: bool | None
-) -> list[str]:
-    """Format means and intervals; the best mean is bold if its interval overlaps with no other model's.
-
-    A metric that is not of references is empty for them.
-    """
-    found = {row: mean_and_interval(each) for row, each in values.items()}
-    cells = {
-        row: ("" if row in references else NOT_AVAILABLE) if mean is None else round_significant(mean, half)
-        for row, (mean, half) in found.items()
-    }
-    measured = [row for row in found if found[row][0] is not None and row not in references]
-    known = {
-        row: (mean, half)
-        for row, (mean, half) in found.items()
-        if row in measured and mean is not None and half is not None
-    }
-    if higher_is_better is not None and len(known) == len(measured) > 1:
-        best = (max if higher_is_better else min)(known, key=lambda row: known[row][0])
-        mean, half = known.pop(best)
-        if all(abs(mean - other) > half + width for other, width in known.values()):
-            cells[best] = f"**{cells[best]}**"
-    return [*cells.values()]
+def _mean_cells(values: Mapping[str, pd.Series], references: Collection[str]) -> list[str]:
+    """Format means and intervals. A metric that is not of references is empty for them."""
+    cells = []
+    for row, each in values.items():
+        mean, half = mean_and_interval(each)
+        missing = "" if row in references else NOT_AVAILABLE
+        cells.append(missing if mean is None else round_significant(mean, half))
+    return cells
 
 
 def _difference_cells(values: Mapping[str, pd.Series], references: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from data_cases import splits, write
 
 from ntl.data import DATASETS, Example, fingerprint
-from ntl.data.files import map_pairs, read_lines, read_pairs, read_records, write_atomically
+from ntl.data.files import map_pairs, read_lines, read_pairs, write_atomically
 from ntl.errors import UserError
 
 SIZES = {
@@ -36,18 +36,6 @@ def test_samples_have_the_prepared_layout(load, name):
     assert data.number_metrics == (name != "multirc")
     assert data.final_answer_marker == ("####" if name == "gsm8k" else None)
     assert splits(load(name, data_dir=str(SAMPLES / name))) == splits(data)
-
-
-def test_every_dataset_with_files_has_a_small_sample():
-    assert {*SIZES, "tabular"} == {path.name for path in SAMPLES.iterdir() if path.is_dir()}
-    shipped = {name for name, data in DATASETS.items() if data.__module__.startswith("ntl.")}
-    assert shipped == {*SIZES, "tabular", "noisy_regression", "own"}
-    assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 400_000
-
-
-def test_the_generated_sample_equals_the_generators_output(load):
-    generated = load("arithmetic", data_dir=None, **ARITHMETIC)
-    assert splits(generated) == splits(load("arithmetic", data_dir="sample"))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -93,13 +81,6 @@ def test_official_files_around_the_published_place_are_read(load, name, line, tm
     assert len(load(name).tests["test"]) == 1
 
 
-def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
-    # The training file is malformed, but the message must be about the missing split.
-    files = {"train.txt": "no answer", "notes.md": "", "test_extrapolate.txt": "q\n1\n"}
-    with pytest.raises(UserError, match=r"lacks val.txt, test_interpolate.txt"):
-        load("mathematics_dataset", data_dir=write(tmp_path / "data", files))
-
-
 @pytest.fixture
 def pairs(tmp_path):
     """Return more examples than are read at once, and a file that holds them."""
@@ -132,20 +113,6 @@ def test_a_file_that_has_changed_is_read_again(pairs):
     assert list(map_pairs(path)) == [Example("What is 1?", "1")]
 
 
-def test_an_interrupted_read_leaves_nothing_that_is_used_later(pairs, monkeypatch):
-    examples, path = pairs
-
-    def interrupted(path):
-        yield examples[0]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr("ntl.data.files.read_pairs", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            map_pairs(path)
-    assert len(map_pairs(path)) == len(examples)
-
-
 @pytest.mark.parametrize(
     ("content", "line"),
     [("How?\n1\nWhat?\n", 4), ("How?\n1\nWhat?\n-12", 4), ("How?\n\n", 2), ("", None)],
@@ -155,15 +122,6 @@ def test_a_malformed_file_of_pairs_is_an_error_that_names_file_and_line(tmp_path
     path.write_text(content)
     with pytest.raises(UserError, match=r"pairs.txt" + (f", line {line}" if line else "")):
         map_pairs(path)
-
-
-def test_blank_lines_between_records_are_left_out(tmp_path):
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"question": "How?", "answer": "1"}\n\n{"question": "What?", "answer": "2"}\n \n')
-    assert read_records(path) == [Example("How?", "1"), Example("What?", "2")]
-    path.write_text("\n\n")
-    with pytest.raises(UserError, match=r"records.jsonl"):
-        read_records(path)
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):
@@ -179,13 +137,6 @@ def test_a_gzip_file_is_read_and_a_truncated_one_is_an_error(tmp_path):
     assert len(list(read_pairs(path))) == 50_000
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(UserError, match=r"pairs.txt.gz, line \d+"):
-        list(read_pairs(path))
-
-
-def test_a_line_that_is_not_text_is_an_error_that_names_it(tmp_path):
-    path = tmp_path / "pairs.txt"
-    path.write_bytes(b"text\n" * 25_000 + b"caf\xe9\ntext\n")
-    with pytest.raises(UserError, match=r"pairs.txt, line 25001"):
         list(read_pairs(path))
 
 

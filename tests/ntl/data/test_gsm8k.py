@@ -1,11 +1,8 @@
-import re
-
 import pytest
 from data_cases import write
 
 from ntl.data.gsm8k import normalize, parse_problem
 from ntl.errors import UserError
-from tests.ntl.conftest import shared
 
 
 @pytest.mark.parametrize(
@@ -26,10 +23,9 @@ def test_numbers_in_problems_are_normalized(text, expected):
     assert normalize(expected) == expected
 
 
-def test_annotations_are_removed_or_kept():
+def test_annotations_are_removed():
     record = {"question": "How many?", "answer": "It is 48/2 = <<48/2=24>>24.\n#### 24"}
     assert parse_problem(record)[0].answer == "It is 48/2 = 24.\n#### 24"
-    assert parse_problem(record, "keep")[0].answer == "It is 48/2 = <<48/2=24>>24.\n#### 24"
 
 
 GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
@@ -62,13 +58,3 @@ def test_official_problems_are_split_by_seed_and_share(load, tmp_path):
     assert not set(data.train) & set(data.validation)
     other = load("gsm8k", data_dir=folder, validation_share=0.25, split_seed=1)
     assert set(other.validation) != set(data.validation)
-
-
-def test_the_official_problems_are_read(load):
-    folder = shared("data/gsm8k")
-    data = load("gsm8k", data_dir=str(folder))
-    assert (len(data.train), len(data.validation), len(data.tests["test"])) == (6352, 1121, 1319)
-    text = "".join(example.question + example.answer for example in data.tests["test"])
-    assert "<<" not in text
-    assert not re.search(r"\d,\d{3}", text)
-    assert not re.search(r"(?<!\d)\.\d", text)

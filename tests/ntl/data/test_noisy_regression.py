@@ -10,12 +10,6 @@ NAME = "noisy_regression"
 SMALL = ("train_size=300", "validation_size=20", "test_size=50")
 
 
-def test_no_held_out_question_is_in_the_training_set():
-    data = task(NAME, *SMALL, "largest=16")  # 343 questions
-    held_out = {example.question for example in (*data.validation, *data.tests["test"])}
-    assert not held_out & {example.question for example in data.train}
-
-
 def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
     more = ("test_size=4000", "noise=10.0", "largest_answer=100000")
     data = task(NAME, *SMALL, *more)
@@ -40,27 +34,12 @@ def test_on_a_log_scale_answers_scatter_around_the_product_by_factors():
     assert 0.38 < statistics.stdev(logs) < 0.42
 
 
-def test_noise_free_answers_are_clipped_like_the_answers():
-    more = (*SMALL, "weights=[9,9]", "largest_answer=999")
-    examples = task(NAME, *more).tests["test"]
-    assert max(example.expected for example in examples) == 999
-    assert sum(abs(int(e.answer) - e.expected) for e in examples) / len(examples) < 20
-
-
 def test_noise_free_answers_are_rounded_like_the_answers():
     more = (*SMALL, "weights=[0.04,0.04,0.03]", "noise=0")
     examples = task(NAME, *more).tests["test"]
     assert {e.expected - int(e.answer) for e in examples} == {0.0}
 
 
-def test_without_noise_the_answers_are_exact():
-    more = ("noise=0", "weights=[1,1]", "smallest=0", "largest=499")
-    for example in task(NAME, *SMALL, *more).tests["test"]:
-        assert int(example.answer) == sum(map(int, example.question.split())) == example.expected
-
-
-def test_a_range_with_too_few_questions_and_a_logarithm_of_zero_are_errors():
+def test_a_range_with_too_few_questions_is_an_error():
     with pytest.raises(UserError, match=r"dataset_args.largest=12"):
         task(NAME, "largest=12")
-    with pytest.raises(UserError, match=r"dataset_args.smallest"):
-        task(NAME, "log_scale=true", "smallest=0")

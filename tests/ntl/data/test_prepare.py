@@ -2,9 +2,8 @@ import pytest
 
 from ntl.data import mathematics_dataset
 from ntl.data.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
-from ntl.data.prepare import SETTINGS, main
+from ntl.data.prepare import main
 from ntl.errors import UserError
-from tests.ntl.conftest import shared
 
 PAIRS = 100
 OUTPUTS = ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"]
@@ -66,14 +65,6 @@ def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, load, tmp
     assert len(load("mathematics_dataset", data_dir=str(out)).train) == len(train)
 
 
-def test_the_same_seed_gives_the_same_files_and_another_seed_gives_others(prepare, tmp_path):
-    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
-        prepare("mathematics_dataset", f"split_seed={seed}", destination=tmp_path / folder)
-    for name in ("train.txt", "val.txt"):
-        first, again, other = ((tmp_path / folder / name).read_bytes() for folder in "abc")
-        assert first == again != other
-
-
 def test_existing_files_are_replaced_only_if_the_user_says_so(prepare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "val.txt").write_text("Mine?\n1\n")
@@ -83,17 +74,6 @@ def test_existing_files_are_replaced_only_if_the_user_says_so(prepare, tmp_path)
     prepare("mathematics_dataset", "overwrite=true")
     assert ("Mine?", "1") not in pairs(tmp_path / "out" / "val.txt")
     assert outputs(tmp_path / "out") == OUTPUTS
-
-
-def test_two_datasets_can_share_a_folder(prepare, load, tmp_path):
-    prepare("mathematics_dataset")
-    prepare("arithmetic", "train_per_difficulty=80", "validation_per_difficulty=20")
-    out = tmp_path / "out"
-    train, validation = pairs(out / "arithmetic_train.txt"), pairs(out / "arithmetic_val.txt")
-    assert (len(set(train)), len(set(validation)), len({*train, *validation})) == (240, 60, 300)
-    assert {question.split()[1] for question, _ in train} == {"arithmetic__add_sub_multiple"}
-    assert len(pairs(out / "arithmetic_test_extrapolate.txt")) == PAIRS
-    assert len(load("arithmetic", data_dir=str(out)).train) == 240
 
 
 def test_what_stops_before_the_end_leaves_no_file(archive, prepare, tmp_path, monkeypatch):
@@ -149,19 +129,3 @@ def test_too_few_pairs_and_a_destination_that_cannot_be_written_are_errors(prepa
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="destination="):
         prepare("mathematics_dataset", destination=tmp_path / "file")
-
-
-def test_the_help_lists_every_dataset_with_its_settings(capsys):
-    assert main(["--help"]) == main([]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in SETTINGS)
-    for name, key in (("mathematics_dataset", "validation_share=0.0005"), ("arithmetic", "split_seed=0")):
-        assert main([name, "--help"]) == 0
-        assert key in capsys.readouterr().out
-
-
-def test_the_official_files_are_prepared(prepare):
-    printed = prepare("mathematics_dataset", source=shared("data/mathematics_dataset-v1.0"))
-    counts = {"train": "246,873", "val": "126", "test_interpolate": "13,000", "test_extrapolate": "7,000"}
-    for name, count in counts.items():
-        assert f"{name}.txt: {count} pairs" in printed

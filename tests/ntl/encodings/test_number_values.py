@@ -7,7 +7,6 @@ from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
-from ntl.errors import UserError
 
 
 @pytest.fixture(scope="module", params=["shipped", "t5"])
@@ -53,10 +52,6 @@ def test_numbers_that_overflow_float64_keep_their_digits(encoding):
     assert encoding.decode(ids, numbers) == [text]
 
 
-def test_adjacent_numbers_are_decoded_separately(encoding):
-    assert encoding.decode([[encoding.number_id] * 2], [[1.0, -2.0]]) == ["1 -2"]
-
-
 def test_the_embedding_scale_is_zero_at_the_documented_values():
     values = torch.tensor([-1.0, 0.0, 3e9, -3e9], dtype=torch.float64)
     log = embedding_scale(values, log_scale=True)
@@ -65,8 +60,3 @@ def test_the_embedding_scale_is_zero_at_the_documented_values():
     assert log[0].item() == approx(-math.log10(2) / (math.log10(3e9) / 10))
     assert embedding_scale(values, log_scale=False).tolist() == [0, 1, 3e9 + 1, -3e9 + 1]
     assert embedding_scale(torch.tensor([1e300], dtype=torch.float64), log_scale=False).float().isfinite()
-
-
-def test_a_text_that_contains_the_number_token_is_an_error(encoding):
-    with pytest.raises(UserError, match="plain text"):
-        encoding.encode(["what is [NUM]?"])

@@ -23,12 +23,6 @@ def test_crps_of_equally_likely_values_equals_the_double_sum(values, x):
     assert found == approx(float(to_label - between / 2), dtype=torch.float64, scale=2e3)
 
 
-def test_each_level_stands_for_the_part_of_the_unit_interval_that_is_nearest_to_it():
-    assert crps([[-5.0, -1.0, 3.0]], [0.0], [0.05, 0.25, 0.95]) == approx(
-        2 * (0.15 * 0.05 * 5 + 0.45 * 0.25 * 1 + 0.4 * 0.05 * 3)
-    )
-
-
 @given(rows=st.lists(st.tuples(NUMBER, st.floats(0, 1e3), NUMBER), min_size=1, max_size=9))
 def test_interval_metrics_match_their_definitions(rows):
     low, width, x = map(np.array, zip(*rows, strict=True))
@@ -46,8 +40,3 @@ def test_rows_with_a_missing_number_are_left_out(missing):
     true = [2.0, missing, 2.0]
     assert crps(quantiles, true, [0.25, 0.75]) == crps(quantiles[:1], true[:1], [0.25, 0.75])
     assert interval_metrics([1.0, 1.0, 1.0], [3.0, 3.0, missing], true, 0.5) == (1.0, 2.0, 2.0)
-
-
-def test_without_rows_scores_are_nan():
-    assert math.isnan(crps(np.empty((0, 2)), [], [0.25, 0.75]))
-    assert np.isnan(interval_metrics([], [], [], 0.5)).all()

@@ -2,13 +2,11 @@ import pytest
 
 from ntl.errors import UserError
 from ntl.metrics import METRICS, find_metric, number_metrics
-from ntl.metrics.registry import split_metric
 from ntl.scores import (
     SPACED,
     Distribution,
     final_answer_scores,
     reading_scores,
-    target_scores,
     text_scores,
 )
 
@@ -39,17 +37,12 @@ def test_an_unknown_metric_is_an_error_that_names_it(name):
         find_metric(name)
 
 
-def test_only_metrics_that_are_known_have_readings():
-    assert split_metric("mean_temperature_mae") == ("greedy", "mean_temperature_mae")
-
-
 def test_every_metric_that_is_computed_is_known():
     read = [Distribution([1.0] * SPACED, 1.0, 1.0, 1.0, 1.0, 1.0)]
     computed = {
         **number_metrics(["1"], ["1"]),
         **text_scores(["1"], ["1"]),
         **final_answer_scores(["1"], ["1"], "####"),
-        **target_scores(["1, 2"], ["1, 2"], ("latitude", "longitude")),
         **reading_scores(read, ["1"], ("median", "mean"), 0.9),
     }
     assert all(find_metric(name).name == name for name in computed)

@@ -6,15 +6,12 @@ from model_cases import (
     GPT2,
     GREEDY,
     QUESTIONS,
-    logits_of,
     loss_of,
     make,
     model_args,
     overfit,
     rows_of,
-    saved,
 )
-from tokenizers_like import tokenizer_like
 from tolerances import DISTRIBUTION, SAMPLED_TEXTS, assert_close
 
 from ntl.errors import UserError
@@ -96,25 +93,6 @@ def test_only_the_answer_contributes_to_the_loss(shape):
     assert_close(loss_of(built, rows), F.cross_entropy(logits, labels) + 0.3 * numbers * ntl)
 
 
-def test_the_head_gets_contiguous_states(monkeypatch):
-    built = causal()
-    head, seen = built.model.get_output_embeddings(), []
-    monkeypatch.setattr(head, "forward", lambda states: seen.append(states) or F.linear(states, head.weight))
-    logits_of(built, rows_of(built))
-    assert [states.is_contiguous() for states in seen] == [True]
-    assert seen[0].shape[1] < max(len(row["input_ids"]) for row in rows_of(built))
-
-
-def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end_token():
-    folder = tokenizer_like("gpt2")
-    built = causal("gpt2", tokenizer=folder)
-    row = rows_of(built, ["What is 12?"], ["-3.5"])[0]
-    tokens = built.tokenizer.convert_ids_to_tokens(row["input_ids"])
-    assert tokens == ["What", "Ġis", "Ġ", "1", "2", "?", "Ċ", "-", "3", ".", "5", "<|endoftext|>"]
-    assert built.encoding.decode([row["labels"]]) == ["-3.5"]
-    assert built.tokenizer.pad_token_id == built.tokenizer.eos_token_id
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
@@ -129,15 +107,6 @@ def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_en
 def test_invalid_settings_are_errors(settings, complaint):
     with pytest.raises(UserError, match=complaint):
         build(model_args(family="decoder_only", **settings))
-
-
-@pytest.mark.parametrize("encoding", ["digits", "auto"])
-def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
-    settings = {"family": "decoder_only", "encoding": encoding}
-    built = make("llama-tiny", tokenizer=tokenizer_like("gpt2"), **settings)
-    other = saved(built, tmp_path, settings)
-    assert other.encode(QUESTIONS, ANSWERS) == built.encode(QUESTIONS, ANSWERS)
-    assert other.tokenizer.pad_token_id == built.tokenizer.pad_token_id
 
 
 def test_a_row_that_is_too_long_for_the_model_is_an_error():

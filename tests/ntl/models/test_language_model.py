@@ -12,11 +12,11 @@ from model_cases import (
     saved,
 )
 from tokenizers_like import tokenizer_like
-from tolerances import HALF_PRECISION, assert_close
+from tolerances import assert_close
 
 from ntl.encodings.regression_transformer import numerical_encodings
 from ntl.errors import UserError
-from ntl.models import IGNORE, build
+from ntl.models import build
 from ntl.models.source import get_shape
 from ntl.settings import LossSettings
 from ntloss.criteria import CRITERIA
@@ -31,16 +31,6 @@ def test_every_criterion_of_the_library_can_be_minimized(criterion):
     assert found > loss_of(built, rows_of(built), LossSettings())
 
 
-def test_under_bfloat16_autocast_the_loss_is_in_float32():
-    built = make(encoding="rt")
-    rows = rows_of(built)
-    exact = loss_of(built, rows)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = loss_of(built, rows)
-    assert found.dtype == torch.float32
-    assert_close(found, exact, HALF_PRECISION)
-
-
 def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
     built = make(encoding="rt")
     model, first = built.model, built.encoding.first_id
@@ -50,19 +40,6 @@ def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
         assert not added[:2].any()
         assert_close(added[2:], numerical_encodings(model.config.d_model, log_scale=True)[[7, 319]])
     assert not any("encodings" in key for key in model.state_dict())
-
-
-def test_the_number_loss_ignores_the_places_of_the_regression_transformers_tokens():
-    built = make(encoding="rt")
-    assert built.vocabulary.distinct_values == tuple(float(d) for d in range(10))
-    assert len(built.vocabulary.token_ids) == 320
-
-
-def test_every_number_token_of_an_unchanged_tokenizer_counts_as_a_number():
-    built = make(encoding="auto", tokenizer=tokenizer_like("t5"))
-    labels = built.collate(rows_of(built, ["q"], ["In 2019 it was 42"]))["labels"]
-    assert torch.isin(labels[labels != IGNORE], torch.tensor(built.number_ids)).sum() == 2
-    assert 2019.0 in built.vocabulary.distinct_values
 
 
 def test_pretrained_embeddings_are_enlarged_for_the_tokens_of_the_encoding(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from model_cases import ANSWERS, GREEDY, QUESTIONS, logits_of, make, overfit, rows_of
+from model_cases import logits_of, make, rows_of
 from tolerances import ONE_COMPUTATION, TWO_PATHS, assert_close
 
 from ntl.errors import UserError
@@ -41,13 +41,3 @@ def test_a_model_that_lora_does_not_support_is_an_error():
 def test_a_number_of_layers_that_the_model_does_not_have_is_an_error():
     with pytest.raises(UserError, match="trained_layers=5"):
         make("llama-tiny", family="decoder_only", trained_layers=5)
-
-
-def test_a_regression_head_is_trained_as_a_whole():
-    built = make("llama-tiny", family="decoder_only", head="regression", lora=4)
-    built.fit(ANSWERS)
-    trained = {name for name, weight in built.model.named_parameters() if weight.requires_grad}
-    assert {name for name in trained if "lora_" not in name} == {"score.weight"}
-    before = built.answer(QUESTIONS, *GREEDY)
-    overfit(built, steps=20, learning_rate=0.01)
-    assert built.answer(QUESTIONS, *GREEDY) != before

@@ -1,10 +1,9 @@
 """A prompt ends where the answer begins, for base models and for chats."""
 
 import pytest
-from model_cases import make, rows_of, saved
+from model_cases import make, rows_of
 
 from ntl.encodings.digits import character_tokenizer
-from ntl.errors import UserError
 
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
@@ -38,19 +37,6 @@ def test_a_chat_ends_with_the_beginning_of_the_answer(tmp_path):
     chat = {"tokenizer": str(tmp_path), "chat_template": True}
     assert written("How many?", **chat) == "[user]How many?[bot]42"
     assert written("How many? ", **chat, separator="There are ") == "[user]How many? [bot]There are 42"
-
-
-def test_a_chat_without_a_template_is_an_error():
-    with pytest.raises(UserError, match="chat_template=true, but the tokenizer has no chat template"):
-        make("llama-tiny", family="decoder_only", chat_template=True)
-
-
-def test_a_model_is_not_used_with_another_prompt(tmp_path):
-    built = make("llama-tiny", family="decoder_only", separator=" ")
-    same = saved(built, tmp_path, {"family": "decoder_only", "separator": " "})
-    assert same.prompts(["a"]) == built.prompts(["a"])
-    with pytest.raises(UserError, match="was trained with separator= ; expected None"):
-        saved(built, tmp_path, {"family": "decoder_only"})
 
 
 @pytest.mark.pretrained

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from report_cases import make_readings, make_run
+from report_cases import make_run
 from scipy.stats import ttest_rel
 from tolerances import approx
 
 from ntl.errors import UserError
 from ntl.report.contrasts import compare_rows, read_contrasts
-from ntl.report.program import report
 from ntl.report.runs import read_runs
 from ntl.report.tables import contrast_columns
 
@@ -60,30 +58,12 @@ def test_the_verdict_follows_the_direction_of_the_metric(metric, verdict, tmp_pa
     assert compare(table, {**WAS_MINUS_CE, "metric": metric})["verdict"][0] == verdict
 
 
-def test_p_values_are_corrected_for_the_number_of_contrasts(table):
-    found = compare(table, WAS_MINUS_CE, {"of": "ce", "minus": "T5 ntl_was"}, {"of": "ce", "minus": "ce"})
-    assert list(found["p_holm"][:2]) == approx(list(3 * found["p"][:2]))
-    assert found["difference"][0] == approx(-found["difference"][1])
-
-
 def test_no_effect_is_said_only_if_two_one_sided_tests_reject_the_margin(table):
     assert "no effect" in compare(table, {"of": "ce", "minus": "ce"})["verdict"][0]
     # The 90 % interval: -0.967 ± 2.920 * 0.0882, which ends at -11.1 % of 11 (that of 95 %: at -12.2 %).
     many = [WAS_MINUS_CE] * 9  # corrected for nine
     assert "no effect" not in compare(table, *many, margin=11.0)["verdict"][0]
     assert "no effect" in compare(table, *many, margin=11.5)["verdict"][0]
-
-
-def test_readings_are_named_behind_a_comma(tmp_path):
-    for seed in (0, 1):
-        make_readings(tmp_path / str(seed), "T5", seed, greedy=9.0 + seed, median=7.0)
-    found = compare(read_runs([tmp_path])[0], {"of": "T5, median", "minus": "T5"})
-    assert list(found["difference"]) == [-2.5]
-
-
-def test_rows_are_named_by_settings(table):
-    found = compare(table, {"of": {"loss.criterion": "ntl_was"}, "minus": {"loss.criterion": None}})
-    assert found["difference"][0] == compare(table, WAS_MINUS_CE)["difference"][0]
 
 
 @pytest.mark.parametrize(
@@ -129,12 +109,6 @@ def test_a_malformed_contrast_is_an_error(given, key):
         read_contrasts(given)
 
 
-def test_one_seed_has_no_interval(tmp_path):
-    found = compare(make_runs(tmp_path, "mae", ce=(5.0,), ntl_was=(4.0,)), WAS_MINUS_CE)
-    assert found[["lower", "p", "p_holm"]].isna().all(axis=None)
-    assert "one seed" in found["verdict"][0]
-
-
 @pytest.mark.parametrize(
     ("values", "p", "verdict"),
     [
@@ -146,21 +120,6 @@ def test_zeros_have_no_effect_unless_they_differ(values, p, verdict, tmp_path):
     table = make_runs(tmp_path, "exact_number", ce=(0.0, 0.0, 0.0), ntl_was=values)
     found = compare(table, {**WAS_MINUS_CE, "metric": "exact_number"})
     assert (round(found["p"][0], 4), found["verdict"][0]) == (p, verdict)
-
-
-@pytest.mark.usefixtures("quick_figures")
-def test_contrasts_of_several_datasets_stand_in_one_table_and_name_theirs(tmp_path, capsys):
-    for dataset in ("arithmetic", "bikes"):
-        make_runs(tmp_path / "runs", "mae", dataset=dataset, ce=CE, ntl_was=WAS)
-    planned = [{**WAS_MINUS_CE, "dataset": name} for name in ("bikes", "arithmetic", "gsm8k")]
-    report([tmp_path / "runs"], tmp_path / "out", contrasts=planned)
-    printed = capsys.readouterr()
-    assert "| bikes: ntl_was minus ce |" in printed.out
-    assert "| arithmetic: ntl_was minus ce |" in printed.out
-    assert "gsm8k" in printed.err
-    assert pd.read_csv(tmp_path / "out/contrasts.csv")["dataset"].tolist() == ["bikes", "arithmetic"]
-    report([tmp_path / "runs"], tmp_path / "out", contrasts=planned[2:])
-    assert not (tmp_path / "out/contrasts.csv").exists()
 
 
 def test_contrasts_that_were_planned_and_not_run_count_for_holm(tmp_path):

@@ -1,5 +1,5 @@
 import pytest
-from report_cases import NUMBERS, add_curve, make_readings, make_run
+from report_cases import add_curve, make_readings, make_run
 from tolerances import approx
 
 from ntl.report.figures import draw_curves, draw_errors, draw_figures
@@ -47,14 +47,6 @@ def test_errors_have_dots_for_each_reading_and_for_a_constant(tmp_path):
     ]
 
 
-def test_shares_of_right_answers_are_drawn_where_errors_have_no_unit_and_no_zeros(tmp_path):
-    make_run(tmp_path, "T5", 0, metrics={"exact_number": 0.0, "accuracy": 0.5, **NUMBERS, "mae": 3.0})
-    (ax,) = errors_of(tmp_path).axes
-    assert ax.collections[0].get_offsets().tolist() == [[0.5, 0]]
-    make_run(tmp_path, "T5", 0, 0.0)
-    assert errors_of(tmp_path) is None
-
-
 def test_a_mean_with_its_interval_needs_five_seeds(tmp_path):
     for seed in range(5):
         assert not (seed and errors_of(tmp_path).axes[0].containers)
@@ -69,17 +61,3 @@ def test_curves_are_medians_at_the_steps_that_all_seeds_share(tmp_path):
         add_curve(make_run(tmp_path / str(seed), "T5", seed), *points)
     (ax,) = curves_of(tmp_path).axes
     assert ax.lines[0].get_xydata().tolist() == [[10, 0.2]]
-
-
-def test_xval_is_not_in_a_panel_of_cross_entropies(tmp_path):
-    for name in ("T5", "xVal"):
-        point = {"step": 1, "eval_ce": 1.0, "eval_accuracy": 0.5}
-        add_curve(make_run(tmp_path / name, name, 0), point)
-    accuracy, entropy = curves_of(tmp_path).axes
-    assert [line.get_label() for line in accuracy.lines] == ["T5", "xVal"]
-    assert [line.get_label() for line in entropy.lines] == ["T5"]
-
-
-def test_without_evaluations_during_training_there_are_no_curves(tmp_path):
-    add_curve(make_run(tmp_path, "T5", 0), {"step": 1, "loss": 2.0})
-    assert curves_of(tmp_path) is None

@@ -32,18 +32,15 @@ def test_a_study_declares_contrasts_and_a_margin(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            None,
-            "contrasts: [",
-            "hello",
-            "",
-            "\xff",
-            "contrasts:",
-            "contrasts: ce",
-            "margin:",
-            "margin: wide",
-        ),
-        *("contrast: []", "margins: 3", "seed: 1"),
+        None,
+        "contrasts: [",
+        "hello",
+        "\xff",
+        "contrasts:",
+        "margin:",
+        "margin: wide",
+        "contrast: []",
+        "seed: 1",
     ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_before_anything_is_written(text, tmp_path):
@@ -95,13 +92,6 @@ def test_a_name_of_a_study_without_runs_is_told_and_the_others_are_written(tmp_p
     for unused in (["--study", str(study)], ["--output", str(tmp_path / "out")]):
         with pytest.raises(UserError, match=unused[0]):
             main([str(tmp_path / "runs"), "--into", str(page), *unused])
-
-
-def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
-    make_run(tmp_path / "runs/a", "T5", 0)
-    (tmp_path / "out").write_text("")
-    with pytest.raises(UserError, match="out"):
-        report(tmp_path)
 
 
 def test_a_report_stays_if_the_next_one_has_no_runs(tmp_path):
