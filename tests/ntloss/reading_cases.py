@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable
 
 import torch
 
@@ -20,8 +19,6 @@ KINDS: dict[str, tuple[str, dict[str, int]]] = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}),
     "mamba": ("MambaForCausalLM", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}),
 }
-# Log-probabilities of the next token behind a list of tokens.
-NextToken = Callable[[list[int]], list[float]]
 
 
 def make_model(kind, vocab_size, seed=0, scale=3.0):

@@ -126,21 +126,6 @@ def test_what_follows_a_number_and_its_separators_are_read(answer, value, tokeni
     assert (found.starts.item(), found.continues.item()) == (approx(1.0), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "value"),
-    [
-        ("37.2 trillion", 3.72e13),
-        (" 5 tn", 5e12),
-        ("37200000000000", 3.72e13),
-        ("37,200,000,000,000", 3.72e13),
-        ("3.14159265358979323846", 3.14159265358979323),
-    ],
-)
-def test_large_numbers_are_read(answer, value):
-    found = read({answer: 1.0}, WORDS)
-    assert found.values[0].tolist() == approx([value] * 3, 1e-12)
-
-
 @pytest.mark.parametrize("answer", ["37,200,000,000,000", "37\u202f200\u202f000\u202f000\u202f000"])
 def test_a_number_with_too_many_digits_is_left_out_with_a_warning_and_is_never_a_part_of_it(answer):
     with pytest.warns(UnlikelyNumberWarning, match="max_digits"):
