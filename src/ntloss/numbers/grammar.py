@@ -269,7 +269,8 @@ def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
 
     Labels need no more, and what stands around a number takes as long again to look at.
     """
-    return ((match.start(), plain) for match, plain, _ in _matches(text, thousands))
+    for match, plain, _ in _matches(text, thousands):
+        yield match.start(), plain
 
 
 def find_numbers(text: str, thousands: str | None = None) -> list[Written]:

@@ -16,7 +16,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
 
-INTERPRETED = Path(__file__).parents[1] / "interpreted_kernels.py"
+INTERPRETED = Path(__file__).with_name("test_interpreted_kernels.py")
 
 
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])

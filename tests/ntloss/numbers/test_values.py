@@ -137,7 +137,7 @@ class TestTargets:
     @pytest.mark.parametrize("criterion", ["ntl_was", "crps", "ntl_mse"])
     def test_units_of_hundreds_are_divided_by_their_range(self, criterion):
         values = {i: 10 * i - 250 for i in range(50)}
-        with pytest.raises(ValueError, match=r"\(value \+ 250\) / 490"):
+        with pytest.raises(ValueError, match="range"):
             NTLCrossEntropyLoss(vocabulary_of(values), criterion)
         divided = {i: (value + 250) / 490 for i, value in values.items()}
         assert NTLCrossEntropyLoss(vocabulary_of(divided), criterion) is not None
