@@ -172,7 +172,7 @@ class LabTrainer(Trainer):
             size = self.args.per_device_eval_batch_size
             parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
             batches = [self.built.collate(rows.__getitems__([*part])) for part in parts]
-            found: Any = sum(count_numbers(handle.loss, handle.prepare(batch)) for batch in batches)
+            found: Any = sum(count_numbers(handle.loss, handle.record_of(batch)) for batch in batches)
             rows.number_weight = float(found[0]) / max(float(found[1]), 1.0)
         before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:

@@ -6,14 +6,12 @@ kernels.
 """
 
 import numpy as np
-import parallel_worker
 import pytest
 import torch
 import torch._dynamo.testing
 from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, VOCAB, assert_matches, make_case
 from covering import covering
 from graphs import assert_same_results
-from processes import results_of
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
 from triton.runtime.interpreter import TensorHandle
 from triton.runtime.interpreter import interpreter_builder as builder
@@ -22,7 +20,6 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.engine import kernels, read
 from ntloss.engine.readout import Transform, Wanted
 from tests.ntloss import test_cross_entropy
-from tests.ntloss.engine import test_readout, test_shards
 from tests.ntloss.engine.test_kernels import wide_case
 
 if "cpu" not in read.KERNEL_DEVICES:  # where doctests are collected
@@ -115,9 +112,20 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     assert {"read", "write"} <= set(launches)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "vocab_size", [10, 1009, 4096, *(pytest.param(size, marks=slow) for size in (257, 4095))]
+    ("vocab_size", "dtype"),
+    [
+        (10, torch.float32),
+        (1009, torch.float64),
+        (1009, torch.bfloat16),
+        (4096, torch.float16),
+        *(
+            pytest.param(size, dtype, marks=slow)
+            for size in (257, 4095)
+            for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+        ),
+    ],
+    ids=str,
 )
 def test_vocabularies_of_any_width(vocab_size, dtype, monkeypatch):
     monkeypatch.setattr(kernels, "LANES", 64)  # 256 to 1,024 columns at a time
@@ -235,28 +243,6 @@ def test_errors_are_those_that_the_page_names(dtype, offset, softcap):
     if softcap is not None:
         wanted *= 1 - (z / softcap) ** 2
     assert ((grad - wanted).abs() / wanted.abs())[wanted.abs() > 1e-12].max() < of_gradient
-
-
-@pytest.mark.exact_rounding(
-    "the noise of the head would move logits in the thousands by more than it measures"
-)
-@pytest.mark.parametrize("path", ["logits", "sharded", pytest.param("hidden", marks=slow)])
-def test_readout_are_exact(path, monkeypatch):
-    test_readout.one_rank.__wrapped__(monkeypatch)
-    monkeypatch.setattr(test_readout, "POSITIONS", 4)
-    options = test_readout.OPTIONS[-1]
-    check = test_readout.test_gradients_are_as_exact_as_those_of_cross_entropy
-    check(path, 3000.0, options, monkeypatch)
-
-
-@slow
-def test_shards_equal_one_process(tmp_path):
-    # Some trials: processes and the interpreter are slow.
-    chosen = test_shards.TRIALS[::10]
-    names = [trial.name for trial in chosen]
-    jobs = {2: results_of(parallel_worker.run_trials, (2, names), tmp_path)}
-    for trial in chosen:
-        test_shards.test_loss_and_gradients_equal_those_of_one_process(trial, 2, jobs)
 
 
 @pytest.fixture

@@ -149,19 +149,6 @@ def compute(trial, rank, world, group, mesh):
     }
 
 
-def frozen_hidden_states(rank, world, group):
-    """Record the collectives of a loss whose hidden states need no gradient."""
-    case, mine = make_case(6), columns(rank, world)
-    counts = {}
-    for reduction in ("mean", "none"):
-        loss_fn = NTLCrossEntropyLoss(NUMBERS, group=group, reduction=reduction)
-        with Collectives() as seen:
-            head = case.weight[mine].requires_grad_()
-            loss_fn.from_hidden(case.hidden, head, case.labels).sum().backward()
-        counts[reduction] = seen.sizes
-    return counts
-
-
 def errors(rank, world, group, mesh):
     """Collect the errors of invalid shards; every rank raises before any collective."""
     case, mine = make_case(4), columns(rank, world)
@@ -214,28 +201,6 @@ def different_batches(rank, world, group):
     return messages
 
 
-def data_parallel(rank, world):
-    """Give each rank its own batch; that of rank 0 has no numbers, that of the last rank no labels."""
-    case = make_case(world, 5, seed=3, bias=False)
-    labels = case.labels
-    labels[0], labels[-1] = 2, -100
-    results: dict[str, Any] = {"case": case}
-    hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
-    loss_fn = NTLCrossEntropyLoss(NUMBERS)
-    for name in ("logits", "hidden"):
-        items = (labels[rank] >= 0).sum().double()
-        dist.all_reduce(items)
-        hidden.grad = head.grad = None
-        if name == "logits":
-            loss = loss_fn(hidden @ head.T, labels[rank], count=items)
-        else:
-            loss = loss_fn.from_hidden(hidden, head, labels[rank], count=items)
-        loss.backward()
-        dist.all_reduce(head.grad)
-        results[name] = {"hidden": hidden.grad, "head": head.grad, "loss": loss.detach()}
-    return results
-
-
 def groups_of_two(rank, world):
     """Shard the vocabulary over pairs of four ranks, by process group and by a two-dimensional mesh."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -251,12 +216,6 @@ def groups_of_two(rank, world):
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 
 
-def run_trials(rank, world, names):
-    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
-    chosen = [trial for trial in trials() if trial.name in names]
-    return {trial.name: compute(trial, rank, world, dist.group.WORLD, mesh) for trial in chosen}
-
-
 def main(rank, world, folder):
     """Run all trials as one of `world` processes, and save the results in `folder`."""
     join(rank, folder, world, seconds=30)
@@ -267,8 +226,6 @@ def main(rank, world, folder):
         results["different batches"] = different_batches(rank, world, group)
         for trial in trials():
             results[trial.name] = compute(trial, rank, world, group, mesh)
-        results["frozen hidden states"] = frozen_hidden_states(rank, world, group)
-        results["data parallel"] = data_parallel(rank, world)
         if world == 4:
             results["groups of two"] = groups_of_two(rank, world)
         results["errors"] = errors(rank, world, group, mesh)

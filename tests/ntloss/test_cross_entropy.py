@@ -20,18 +20,13 @@ from combined_cases import (
     leaves_of,
     make_case,
     numbers_case,
-    prepared,
     run,
 )
 from covering import covering
-from hypothesis import given
-from hypothesis import strategies as st
 from tolerances import (
     HALF_PRECISION,
     HALF_PRECISION_GRADIENT,
     TWO_PATHS,
-    VALUE_TOLERANCE,
-    approx,
     assert_close,
 )
 from torch import Tensor
@@ -84,23 +79,6 @@ def test_every_path_equals_the_oracle(drawn, monkeypatch):
 
 
 class TestLogitsPath:
-    @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.1, 3.0, 30.0, 300.0]))
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_random_logits_equal_the_oracle(self, dtype, seed, spread):
-        rng = np.random.default_rng(seed)
-        case = make_case(5, seed=seed, weighted=True)
-        logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
-        wanted = replace(case, upstream=1.0).expected(logits)
-        loss_fn = NTLCrossEntropyLoss(NUMBERS)
-        loss = loss_fn(logits, prepared(loss_fn, case))
-        loss.backward()
-        # Relative to a loss of 1, and to one position's gradient: if the model is certain and right, both are
-        # all rounding.
-        assert_close(loss, wanted.loss, VALUE_TOLERANCE[dtype], scale=1.0)
-        size = max(1.0, float(np.linalg.norm(wanted.gradient)))
-        error = np.linalg.norm(logits.grad.double().numpy() - wanted.gradient)
-        assert error <= TWO_PATHS[dtype] * size
-
     @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
     def test_a_label_with_a_vanishing_probability_equals_the_oracle(self, block, monkeypatch):
         # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
@@ -245,20 +223,6 @@ class TestShapes:
             assert_close(terms.loss, wanted.loss, what=name)
             assert_close(leaf.grad, wanted.gradient, what=name)
 
-    @pytest.mark.parametrize("path", HIDDEN_PATHS)
-    @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_strided_hidden_states_and_head_equal_the_oracle(self, reduction, path):
-        case = make_case(4, 3, seed=6, reduction=reduction)
-        transposed = replace(
-            case,
-            hidden=case.hidden.permute(2, 1, 0).contiguous().permute(2, 1, 0),
-            weight=case.weight.t().contiguous().t(),
-            bias=case.bias.repeat_interleave(2)[::2],
-        )
-        assert not transposed.weight.is_contiguous()
-        assert not transposed.hidden.is_contiguous()
-        assert_matches(transposed, path)
-
 
 class TestShift:
     @pytest.mark.parametrize("path", PATHS)
@@ -290,14 +254,6 @@ class TestShift:
         }
         assert_gradients(shifted.gradients, {**by_hand.gradients, **of_rows}, TWO_PATHS, path)
 
-    @pytest.mark.parametrize("weights", [None, torch.tensor([True, False, True, True, False, True])])
-    def test_takes_one_sequence_and_boolean_weights(self, weights):
-        # Without weights, the position behind the last label must not count.
-        case, given = make_case(6, seed=8), None if weights is None else weights[1:]
-        shifting, plain = NTLCrossEntropyLoss(NUMBERS, shift=True), NTLCrossEntropyLoss(NUMBERS)
-        by_hand = plain(case.logits()[:-1], plain.prepare(case.labels[1:], weights=given))
-        assert_close(shifting(case.logits(), shifting.prepare(case.labels, weights=weights)), by_hand)
-
 
 class TestCount:
     @pytest.mark.parametrize("path", PATHS)
@@ -316,17 +272,6 @@ class TestCount:
         assert_close(rows, loss_fn(case.logits(), case.labels, count=29))
         with pytest.raises(ValueError, match="count"):
             loss_fn(case.logits(), case.labels, count=torch.tensor([2, -9]))
-
-    @pytest.mark.parametrize("path", PATHS)
-    def test_a_count_of_zero_makes_the_term_zero(self, path):
-        for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
-            assert run(make_case(5, num_items=zero), path).loss == 0
-
-    def test_the_count_of_the_batch_itself_changes_nothing(self):
-        case, loss_fn = make_case(9, weighted=True), NTLCrossEntropyLoss(NUMBERS)
-        labels = prepared(loss_fn, case)
-        count = labels.weights[labels.labels >= 0].sum()
-        assert_close(loss_fn(case.logits(), labels, count=count), loss_fn(case.logits(), labels))
 
 
 class TestTerms:
@@ -362,13 +307,6 @@ class TestTerms:
             assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
             assert not module.state_dict()
 
-    def test_a_tensor_as_weight_survives_a_device_without_values(self):
-        case = make_case(5)
-        module = NTLCrossEntropyLoss(NUMBERS, weight=torch.tensor(0.5)).to("meta")
-        assert module(case.logits().to("meta"), case.labels.to("meta")).device.type == "meta"
-        wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.5)
-        assert_close(module.to("cpu")(case.logits(), case.labels), wanted(case.logits(), case.labels))
-
     def test_a_tensor_as_weight_keeps_its_dtype_and_may_be_filled_after_the_loss_was_cast(self):
         case = make_case(5)
         weight = torch.tensor(0.1, dtype=torch.float64)
@@ -377,13 +315,6 @@ class TestTerms:
         assert module.weight.dtype == torch.float64
         wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.3)
         assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
-
-    @pytest.mark.parametrize(
-        "weight", [torch.tensor(1), torch.tensor([0.3]), -1.0, torch.tensor(-1.0), True], ids=str
-    )
-    def test_a_weight_that_is_no_scalar_of_a_floating_dtype_is_an_error(self, weight):
-        with pytest.raises(ValueError, match=r"weight=.*: expected a finite number, 0 or more, or a scalar"):
-            NTLCrossEntropyLoss(NUMBERS, weight=weight)
 
     def test_the_default_weight_is_0_3_or_1_in_replace_mode(self):
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
@@ -397,22 +328,7 @@ def matrix_product(probs, values, target):
     return (mean - values[target]).square()
 
 
-def reads_the_mass(log_mass, log_probs, target):
-    return -(log_mass + log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1))
-
-
 class TestUsersOwnCriterion:
-    @pytest.mark.parametrize("path", PATHS)
-    def test_may_read_the_probability_on_text(self, path):
-        # It is cross-entropy of the value, with the probability of its forms added up.
-        case = make_case(6, weight=1.0, mode="replace", reduction="none")
-        case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))
-        result = run(case, path, criterion=reads_the_mass)
-        log_probs = case.logits().log_softmax(-1)
-        fours = torch.logsumexp(log_probs[:, [0, 9, 22]], -1)
-        wanted = [-fours[0], -log_probs[1, TEXTS[0]], -log_probs[2, 3], -fours[3], -log_probs[4, 5], 0.0]
-        assert_close(result.loss, [float(x) for x in wanted])
-
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", ["mean", "none"])
     def test_is_computed_in_float32_under_autocast(self, reduction, path):
@@ -437,18 +353,6 @@ class TestAutocast:
         gradients = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), wanted.gradient)
         by_name = dict(zip(result.gradients, gradients, strict=True))
         assert_gradients(result.gradients, by_name, HALF_PRECISION_GRADIENT, path, torch.float32)
-
-    def test_backward_may_run_inside_or_outside_autocast(self):
-        case = make_case(6)
-        hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
-        loss_fn = NTLCrossEntropyLoss(NUMBERS, reduction="none")
-        gradients = []
-        for inside in (False, True):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = loss_fn.from_hidden(hidden, weight, case.labels).sum()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
-                gradients += torch.autograd.grad(loss, hidden)
-        assert_close(*gradients, HALF_PRECISION_GRADIENT)
 
 
 class TestAutograd:
@@ -542,21 +446,6 @@ class TestAutograd:
             error = (half.grad.double() - double.grad).norm() / double.grad.norm()
             assert error < HALF_PRECISION
 
-    @pytest.mark.parametrize(
-        "frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")]
-    )
-    @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_frozen_tensors_get_no_gradient(self, reduction, frozen):
-        case = make_case(5, reduction=reduction)
-        wanted = run(case, "hidden").gradients
-        leaves = leaves_of(case, "hidden")
-        for name in frozen:
-            leaves[name].requires_grad_(False)
-        (compute(case, "hidden", leaves).loss * torch.as_tensor(case.upstream)).sum().backward()
-        for name, leaf in leaves.items():
-            assert (leaf.grad is None) == (name in frozen)
-        assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
-
     @pytest.mark.parametrize("name", ["weights", "number_weights"])
     @pytest.mark.parametrize("reduction", ["sum", "none"])
     def test_weights_get_their_gradient(self, reduction, name):
@@ -605,16 +494,6 @@ class TestAutograd:
             for tensor, old in zip(given, before, strict=True):
                 assert torch.equal(tensor.detach(), old)
 
-    def test_the_head_may_be_tied_to_the_embedding(self):
-        case = replace(make_case(5, bias=False), upstream=1.0)
-        weight = case.weight.clone().requires_grad_()
-        ids = torch.tensor([1, 5, 5, 22, 0])
-        hidden = F.embedding(ids, weight)
-        NTLCrossEntropyLoss(NUMBERS).from_hidden(hidden, weight, case.labels).backward()
-        twin = case.weight.clone().requires_grad_()
-        NTLCrossEntropyLoss(NUMBERS)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
-        assert_close(weight.grad, twin.grad)
-
 
 def test_options_are_attributes_that_may_be_assigned_unless_labels_are_prepared_with_them():
     case = make_case(6, weighted=True)
@@ -627,37 +506,6 @@ def test_options_are_attributes_that_may_be_assigned_unless_labels_are_prepared_
         for value in (getattr(made, name), torch.nn.Linear(1, 1)):
             with pytest.raises(AttributeError, match=name):
                 setattr(later, name, value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("reduction", "meen"),
-        ("label_smoothing", 5.0),
-        ("weight", -3.0),
-    ],
-)
-def test_an_option_is_checked_when_it_is_assigned(name, value):
-    loss_fn = NTLCrossEntropyLoss(NUMBERS)
-    before = getattr(loss_fn, name)
-    with pytest.raises(ValueError, match=name):
-        setattr(loss_fn, name, value)
-    assert getattr(loss_fn, name) == before
-
-
-def count_positions(probs, target, numbers):
-    """A criterion whose loss is the number of positions in its input."""
-    return probs.sum(-1) * len(target)
-
-
-def test_a_criterion_on_whole_numbers_gets_all_positions():
-    case = make_case(1, 5)
-    counted = int((case.labels != -100).sum())
-    loss_fn = NTLCrossEntropyLoss(NUMBERS, count_positions, reduction="sum")
-    of_hidden = loss_fn.terms(case.hidden, case.labels, case.weight, chunk_size=2)
-    of_logits = loss_fn.terms(case.logits(), case.labels)
-    # Ignored positions are left out of the head.
-    assert of_hidden.ntl.item() / of_logits.ntl.item() == approx(counted / 5)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

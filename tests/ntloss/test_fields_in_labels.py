@@ -85,16 +85,6 @@ def test_answers_end_where_labels_are_ignored_and_where_sequences_do():
     )
 
 
-@pytest.mark.parametrize("special", ["<|0.50|>", "<|7|>"])
-def test_digits_of_special_tokens_are_no_numbers_of_fields(special):
-    tokenizer = qwen_like()
-    tokenizer.add_special_tokens({"additional_special_tokens": [special]})
-    criterion = HLGauss.for_fields({"length": [10, 50], "width": [1, 3]}, by="order")
-    loss_fn = NTLCrossEntropyLoss(NumberVocabulary.from_tokenizer(tokenizer), criterion)
-    plain = loss_fn.prepare(labels_of(tokenizer, "12, 3")).sigma[0].tolist()
-    assert loss_fn.prepare(labels_of(tokenizer, special + "12, 3")).sigma[0].tolist() == [0, *plain]
-
-
 def test_widths_of_fields_fall_to_an_eighth():
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
     labels, logits = torch.tensor([[4, 2, 11, 3]]), random_logits(1, 4, 12)
@@ -106,11 +96,3 @@ def test_widths_of_fields_fall_to_an_eighth():
         for places, start in ((slice(0, 2), 11.0), (slice(3, 4), 0.55)):
             alone = NTLCrossEntropyLoss(vocabulary, HLGauss(share * start), reduction="none")(logits, labels)
             assert_close(found[:, places], alone[:, places], 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("answers", "said"), [({}, "field"), ({"a": [1, 1]}, "a"), ({"a": [1, 2], "b": [None, 3]}, "b")]
-)
-def test_fields_need_numbers_that_differ(answers, said):
-    with pytest.raises(ValueError, match=said):
-        HLGauss.for_fields(answers)

@@ -177,15 +177,6 @@ def test_they_are_few_and_in_the_order_of_their_weights():
     assert loss_fn.targets(torch.full((1, 0), 3)).token_ids.shape == (1, 0, 1)
 
 
-def test_counts_of_several_batches_divide_them():
-    logits, loss_fn = random_logits(2, 7, 13), NTLCrossEntropyLoss(DIGITS, HLGauss(2.0))
-    parts = [
-        weighted_log_probs(loss_fn.targets(ROWS[i : i + 1], count=11), logits[i : i + 1]).sum()
-        for i in range(2)
-    ]
-    assert_close(sum(parts), loss_fn(logits, ROWS, count=11))
-
-
 def test_dist2_has_its_entropy_and_the_probability_of_numbers_beside_it():
     logits, labels = random_logits(1, 9), torch.tensor([5])
     loss_fn = NTLCrossEntropyLoss(LEVELS, partial(dist2, tau=2.0), 0.3)
@@ -205,14 +196,6 @@ def test_soft_labels_and_widths_are_part_of_the_targets():
     loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(3.0))
     found = weighted_log_probs(loss_fn.targets(loss_fn.prepare(ROWS, sigma=widths)), logits).sum()
     assert_close(found, loss_fn(logits, loss_fn.prepare(ROWS, sigma=widths)))
-
-
-def test_the_targets_of_one_loss_are_soft_labels_of_another():
-    logits, labels = random_logits(1, 3, 9), torch.tensor([[4, 8, 6]])
-    smoothing = NTLCrossEntropyLoss(LEVELS, "gaussian_smoothing")
-    soft = NTLCrossEntropyLoss(LEVELS, "gaussian_smoothing", reduction="none").targets(labels)
-    plain = NTLCrossEntropyLoss(LEVELS, "crps", 0.0)
-    assert_close(plain(logits, plain.prepare(labels, soft=soft)), smoothing(logits, labels))
 
 
 @pytest.mark.parametrize(("label", "like", "others"), [(4, {3, 4, 5}, [10, 11]), (10, {10, 3, 5}, [4, 7])])
@@ -266,15 +249,6 @@ def test_whole_numbers_and_soft_labels_too():
     log_probs = logits.log_softmax(-1).gather(-1, loss_fn.candidates(labels))
     found = loss_fn.from_log_probs(log_probs, loss_fn.prepare(labels, soft=soft))
     assert_close(found, loss_fn(logits, loss_fn.prepare(labels, soft=soft)))
-
-
-def test_derivatives_by_log_probs_are_right():
-    loss_fn, labels = NTLCrossEntropyLoss(LEVELS, "crps"), torch.tensor([4, 8, 6])
-    log_probs = random_logits(3, 9).log_softmax(-1).gather(-1, loss_fn.candidates(labels)).detach()
-    call = partial(loss_fn.from_log_probs, labels=labels)
-    assert torch.autograd.gradcheck(call, log_probs.requires_grad_())
-    (gradient,) = torch.autograd.grad(call(log_probs), log_probs)
-    assert gradient[1].tolist() == approx([-1 / 3, 0, 0, 0, 0], dtype=torch.float64)
 
 
 def test_impossible_tokens_give_no_nan():

@@ -2,22 +2,17 @@
 
 import copy
 import pickle
-import warnings
 from functools import partial
 
 import numpy as np
 import oracle
 import pytest
-import tiny_tokenizers
 import torch
 import torch.nn.functional as F
 from combined_cases import values_of
-from hypothesis import given
-from hypothesis import strategies as st
 from oracle import Combined, Term
 from tolerances import (
     DIFFERENCE_IN_GRADIENT,
-    GRADIENT_TOLERANCE,
     ONE_COMPUTATION,
     VALUE_TOLERANCE,
     assert_close,
@@ -32,9 +27,7 @@ from ntloss import (
     NTLossDotProduct,
     NumberVocabulary,
     dist2,
-    gaussian_smoothing,
     ntl_was,
-    smoothed_wasserstein,
 )
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -64,68 +57,6 @@ KINDS = {
 }
 
 
-@st.composite
-def cases(draw, minus_infinity=False):
-    """Draw a vocabulary with several forms of a value, logits, labels, weights and options."""
-    vocab = draw(st.integers(4, 24))
-    ids = draw(st.lists(st.integers(0, vocab - 1), min_size=3, max_size=vocab, unique=True))
-    pool = draw(
-        st.sampled_from([[0.0, 1.0, 2.0, 4.0], [-3.0, 0.0, 0.5, 3.14, 1000.0], [7.0, 8.0, 256.0, 257.0]])
-    )
-    chosen = [*pool[:3], *draw(st.lists(st.sampled_from(pool), min_size=vocab, max_size=vocab))]
-    values = dict(zip(ids, chosen, strict=False))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    shape = draw(st.sampled_from([(), (1,), (5,), (2, 3), (2, 1, 3)]))
-    logits = draw(st.sampled_from([0.1, 2.0, 20.0])) * rng.standard_normal((*shape, vocab))
-    ignore_index = draw(st.sampled_from([-100, -1, ids[0]]))
-    labels = rng.integers(0, vocab, shape)
-    labels = np.where(rng.random(shape) < 0.2, ignore_index, labels)
-    if minus_infinity:
-        gone = rng.random(logits.shape) < draw(st.sampled_from([0.3, 0.8]))
-        gone[..., rng.integers(vocab)] = False  # cross-entropy needs one token
-        if draw(st.booleans()):
-            text = [i for i in range(vocab) if i not in values]
-            gone[..., ids] |= bool(text) and rng.random() < 0.5
-            if text:
-                gone[..., text[0]] = False
-        logits = np.where(gone, -np.inf, logits)
-    weights = draw(st.sampled_from([None, "zeros", "fractions", "bools"]))
-    drawn = {
-        None: None,
-        "zeros": np.zeros(shape),
-        "fractions": np.round(rng.random(shape) * 8) / 8,
-        "bools": rng.random(shape) < 0.5,
-    }[weights]
-    return {
-        "vocabulary": NumberVocabulary.from_mapping(values, vocab_size=vocab),
-        "logits": np.asarray(logits),
-        "labels": np.asarray(labels),
-        "kind": draw(st.sampled_from(sorted(KINDS))),
-        "reweigh": draw(st.booleans()),
-        "options": {"reduction": draw(st.sampled_from(REDUCTIONS)), "ignore_index": ignore_index},
-        "weights": drawn,
-    }
-
-
-def term_of(case):
-    _, formula, options = KINDS[case["kind"]]
-    return Term(formula, case["reweigh"], options=tuple(options.items()))
-
-
-def worst_of(case):
-    return term_of(case).worst(case["vocabulary"].distinct_values)
-
-
-def ours(case, dtype=torch.float64, **changes):
-    """Compute the library's loss of a case; return its logits too."""
-    case = {**case, **changes}
-    logits = torch.from_numpy(np.array(case["logits"])).to(dtype).requires_grad_()
-    weights = None if case["weights"] is None else torch.from_numpy(np.asarray(case["weights"]))
-    labels = torch.from_numpy(np.asarray(case["labels"]))
-    loss = KINDS[case["kind"]][0](case["vocabulary"], reweigh=case["reweigh"])
-    return loss(logits, labels, weights, **case["options"]), logits
-
-
 def number_term(logits, labels, vocabulary, term=None, **options):
     weights = options.pop("weights", None)
     alone = {"cross_entropy": 0.0, "weight": 1.0, "normalize_by": "numbers"}
@@ -136,55 +67,37 @@ def number_term(logits, labels, vocabulary, term=None, **options):
     )
 
 
-def expected(case, logits):
-    wanted = number_term(
-        logits, case["labels"], case["vocabulary"], term_of(case), weights=case["weights"], **case["options"]
-    )
-    return wanted.ntl, wanted.gradient
-
-
 def gradient(loss, logits):
     return torch.autograd.grad(loss.sum(), logits)[0]
 
 
-class TestDrawnBatches:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @given(case=cases())
-    def test_value_and_gradient_equal_the_oracle(self, case, dtype):
-        loss, logits = ours(case, dtype)
+# Several forms of a value, and values that bfloat16 rounds.
+VALUES = {0: 7.0, 3: 8.0, 4: 256.0, 6: 257.0, 7: 8.0, 10: 0.5, 11: -3.0}
+VOCABULARY = NumberVocabulary.from_mapping(VALUES, vocab_size=13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("reweigh", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_value_and_gradient_equal_the_oracle(kind, reweigh, reduction, dtype):
+    make, formula, options = KINDS[kind]
+    term, loss_fn = Term(formula, reweigh, options=tuple(options.items())), make(VOCABULARY, reweigh=reweigh)
+    rng = np.random.default_rng(0)
+    labels, weights = rng.integers(0, 13, (2, 9)), np.round(rng.random((2, 9)) * 8) / 8
+    labels[0, :2], weights[1, :3] = -100, 0
+    for spread, gone in ((0.1, False), (20.0, False), (2.0, True)):
+        rows = spread * rng.standard_normal((2, 9, 13))
+        if gone:
+            rows[1, 5:, 6] = rows[0, 5:, 1] = -np.inf
+            rows[0, 4, list(VALUES) if reweigh else 3] = -np.inf  # text costs 1.01 times the worst number
+        logits = torch.from_numpy(rows).to(dtype).requires_grad_()
+        given = torch.from_numpy(labels), torch.from_numpy(weights)
+        loss = loss_fn(logits, *given, reduction=reduction)
         assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        assert_matches_oracle(loss, logits, expected(case, logits), dtype, worst_of(case))
-
-    @given(case=cases(minus_infinity=True))
-    def test_logits_of_minus_infinity_are_finite_and_equal_the_oracle(self, case):
-        loss, logits = ours(case)
-        slope = gradient(loss, logits)
-        assert loss.isfinite().all()
-        assert slope.isfinite().all()
-        assert (loss >= 0).all()
-        assert (ours(case, torch.float32)[0] >= 0).all()
-        no_number_left = np.isneginf(case["logits"][..., list(case["vocabulary"].token_ids)]).all(-1)
-        if case["reweigh"] or not no_number_left.any():
-            value, wanted = expected(case, logits)
-            worst = worst_of(case)
-            assert_close(loss, value, VALUE_TOLERANCE[torch.float64], scale=worst)
-            assert_close(slope, wanted, GRADIENT_TOLERANCE[torch.float64], scale=worst)
-
-    @given(case=cases())
-    def test_positions_without_a_number_contribute_exactly_zero(self, case):
-        loss, logits = ours(case)
-        slope = gradient(loss, logits)
-        labels, ignore = case["labels"], case["options"]["ignore_index"]
-        counts = np.isin(labels, case["vocabulary"].token_ids) & (labels != ignore)
-        if case["weights"] is not None:
-            counts &= np.asarray(case["weights"]) > 0
-        assert (slope[torch.from_numpy(np.asarray(~counts))] == 0).all()
-        # Their logits do not matter.
-        wild = np.where(counts[..., None], case["logits"], 77.0 * np.sin(np.arange(case["logits"].shape[-1])))
-        moved, moved_logits = ours(case, logits=wild)
-        worst = worst_of(case)
-        assert_close(moved, loss, ONE_COMPUTATION, scale=worst)
-        assert_close(gradient(moved, moved_logits), slope, ONE_COMPUTATION, scale=worst)
+        wanted = number_term(logits, labels, VOCABULARY, term, weights=weights, reduction=reduction)
+        terms = wanted.ntl, wanted.gradient
+        assert_matches_oracle(loss, logits, terms, dtype, term.worst(VOCABULARY.distinct_values))
 
 
 class TestBatches:
@@ -219,22 +132,6 @@ class TestBatches:
                 assert loss.isfinite(), (reweigh, label)
                 assert logits.grad.isfinite().all(), (reweigh, label)
 
-    @pytest.mark.parametrize("reweigh", [True, False])
-    def test_the_vocabulary_may_have_only_numbers(self, reweigh, batch):
-        vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
-        logits, labels = batch(5, 7)
-        wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
-        loss = NTLoss(vocabulary, reweigh=reweigh)(logits, labels)
-        assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
-
-    def test_the_loss_of_a_single_number_is_zero(self, batch):
-        vocabulary = NumberVocabulary.from_mapping({1: 5.0}, vocab_size=3)
-        logits, _ = batch(3, 2)
-        loss = NTLoss(vocabulary, reweigh=False)(logits, torch.tensor([1, 1]))
-        loss.backward()
-        assert loss.item() == 0
-        assert (logits.grad == 0).all()
-
     def test_labels_may_be_int32(self, digits, batch):
         logits, labels = batch(12, 6)
         assert_close(NTLoss(digits)(logits, labels.int()), NTLoss(digits)(logits, labels), ONE_COMPUTATION)
@@ -245,16 +142,6 @@ class TestBatches:
         reference = NTLoss(digits)(logits, labels, weights.double())
         for dtype in (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32):
             assert_close(NTLoss(digits)(logits, labels, weights.to(dtype)), reference, ONE_COMPUTATION)
-
-    @pytest.mark.parametrize("largest", [1e39, 1e300])
-    def test_values_beyond_float32_are_an_error_or_finite(self, largest):
-        # 1e300 is finite for float(), but not in float32, in which the loss is computed.
-        try:
-            vocabulary = NumberVocabulary.from_mapping({0: 0.0, 1: "1", 2: largest}, vocab_size=4)
-            loss = NTLoss(vocabulary)(torch.zeros(1, 4), torch.tensor([1]))
-        except ValueError:
-            return
-        assert loss.isfinite()
 
 
 def test_a_loss_function_of_any_keywords_is_asked_for_each_element(digits, batch):
@@ -286,28 +173,12 @@ class TestModule:
             NTLCrossEntropyLoss(vocabulary, "number_level"),
         ]
 
-    def test_has_no_state_and_no_parameters(self, digits):
-        for loss in self.losses(digits):
-            assert loss.state_dict() == {}
-            assert list(loss.parameters()) == []
-            loss.load_state_dict({})
-
     def test_can_be_copied_and_pickled(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 1, 5)
         given = logits, labels
         for loss in self.losses(irregular):
             for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
                 assert_repeats(partial(loss, *given), partial(clone, *given))
-
-    @pytest.mark.parametrize("make", ["sentence_piece", "byte_level"])
-    def test_can_be_pickled_when_made_from_a_tokenizer(self, make, batch):
-        # torch.save(model), spawned workers and launchers pickle all attributes of a model.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loss = NTLoss(tiny_tokenizers.MAKES[make]())
-        logits, labels = batch(loss.vocab_size, 5)
-        clone = pickle.loads(pickle.dumps(loss))
-        assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     def test_tables_keep_their_dtype_under_half(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 1, 5)
@@ -331,15 +202,6 @@ class TestModule:
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
             loss.to("meta").to_empty(device="cpu")  # as sharded training initializes modules
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
-
-    @pytest.mark.parametrize("criterion", [dist2, gaussian_smoothing, smoothed_wasserstein])
-    def test_tables_of_the_criterion_move_to_the_device_of_the_logits(self, batch, criterion):
-        vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-        logits, labels = batch(12, 5)
-        loss = NTLCrossEntropyLoss(vocabulary, criterion)
-        reference = loss(logits, labels)
-        assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
-        assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_may_be_made_on_the_meta_device(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 1, 5)
@@ -376,18 +238,6 @@ class TestModule:
 
 
 class TestPredictNumbers:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_returns_mean_and_mass_of_each_position(self, dtype, irregular, batch):
-        logits, _ = batch(irregular.vocab_size, 2, 3, dtype=dtype)
-        prediction, mass = NTLossDotProduct(irregular).predict_numbers(logits)
-        rows = logits.detach().double().numpy()
-        full = np.exp(rows - rows.max(-1, keepdims=True))
-        full /= full.sum(-1, keepdims=True)
-        on_numbers = full[..., list(irregular.token_ids)]
-        wanted = (on_numbers * np.array(irregular.values)).sum(-1) / on_numbers.sum(-1)
-        assert_close(prediction, wanted, VALUE_TOLERANCE[dtype])
-        assert_close(mass, on_numbers.sum(-1), VALUE_TOLERANCE[dtype])
-
     def test_passes_gradients(self, digits, batch):
         logits, _ = batch(12, 3)
         fn = NTLossDotProduct(digits)

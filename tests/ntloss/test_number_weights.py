@@ -7,7 +7,7 @@ import torch
 from combined_cases import DIGITS, NUMBERS, numbers_case
 from tolerances import assert_close, assert_identical
 
-from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss
 from ntloss.engine import targets
 
 
@@ -69,27 +69,3 @@ def test_weights_that_do_not_fit_raise(weights, mode):
     error = TypeError if isinstance(weights, list) else ValueError
     with pytest.raises(error, match="number_weights"):
         loss.prepare(torch.tensor([[3, 4, 11]]), number_weights=weights)
-
-
-def test_reweighing_makes_numbers_too_long():
-    """Half of the numbers end here and half go on; the best distribution under each loss."""
-    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
-    labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
-
-    def probability_of_a_digit(reweigh):
-        ntl_fn = NTLoss(vocabulary, reweigh=reweigh)
-        logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
-
-        def step():
-            optimizer.zero_grad()
-            rows = logits.expand(20, -1)
-            value = torch.nn.functional.cross_entropy(rows, labels) + 0.3 * ntl_fn(rows, labels)
-            value.backward()
-            return value
-
-        optimizer.step(step)
-        return float(logits.detach().softmax(-1)[:10].sum())
-
-    assert round(probability_of_a_digit(reweigh=False), 2) == 0.5
-    assert round(probability_of_a_digit(reweigh=True), 2) == 0.79

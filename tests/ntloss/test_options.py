@@ -1,14 +1,14 @@
 """`options_loss`: the loss of `NTLCrossEntropyLoss` on a vocabulary of the options, ragged, soft, by path."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
+from test_soft_labels import random_logits, with_gradient
 from tolerances import TWO_PATHS, approx, assert_close
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, options_loss
-from ntloss.criteria import CRITERIA, gaussian, kl_divergence, mixture
+from ntloss.criteria import CRITERIA
 from ntloss.criteria.signature import reads_of
 
 VALUES = (-1.0, 0.0, 2.0, 3.5)
@@ -16,24 +16,15 @@ TOKENS = [name for name, each in CRITERIA.items() if name not in ("hl_gauss", "n
 SOFT = [name for name in TOKENS if "target_probs" in reads_of(CRITERIA[name])]
 
 
-def random_logits(*shape, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-
 def as_vocabulary_loss(values, criterion, weight=1.0):
     vocabulary = NumberVocabulary.from_mapping(dict(enumerate(values)), vocab_size=len(values))
     return NTLCrossEntropyLoss(vocabulary, criterion, weight, reduction="none")
 
 
-def with_gradient(loss, logits):
-    return loss, torch.autograd.grad(loss.sum(), logits)[0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", TOKENS)
 def test_a_question_has_the_loss_of_a_vocabulary_of_its_options(name, dtype):
-    logits, target = random_logits(6, 4, dtype=dtype), torch.tensor([0, 1, 2, 3, 3, 1])
+    logits, target = random_logits(6, 4).detach().to(dtype).requires_grad_(), torch.tensor([0, 1, 2, 3, 3, 1])
     options = {"values": VALUES, "criterion": name, "weight": 0.3, "reduction": "none"}
     found = with_gradient(options_loss(logits, target, **options), logits)
     expected = with_gradient(as_vocabulary_loss(VALUES, name, 0.3)(logits, target), logits)
@@ -80,45 +71,6 @@ def test_a_soft_target_that_is_one_option_is_that_target(name, masked):
     assert_close(found, with_gradient(options_loss(logits, target, **options), logits))
 
 
-def test_soft_targets_compare_distributions():
-    logits, soft = random_logits(1, 3), torch.tensor([[0.5, 0.0, 0.5]], dtype=torch.float64)
-    probs, log_probs, values = logits.softmax(-1), logits.log_softmax(-1), torch.arange(3.0).double()
-    ce = -(soft * log_probs).sum()
-    apart = (probs - soft).cumsum(-1)[0, :-1]
-    q = mixture(gaussian(values, 1.0), torch.tensor([0]), soft)
-    for name, term in {
-        "crps": ce + apart.square().sum(),
-        "ntl_was": ce + apart.abs().sum(),
-        "gaussian_smoothing": -(q * log_probs).sum(),
-    }.items():
-        assert_close(options_loss(logits, None, soft=soft, criterion=name), term, what=name)
-
-
-def test_crps_of_a_soft_target_has_the_gradient_of_the_mean_over_raters():
-    logits, raters = random_logits(1, 5), torch.tensor([3, 3, 4])
-    soft = torch.tensor([[0, 0, 0, 2 / 3, 1 / 3]], dtype=torch.float64)
-    of_each = options_loss(logits.expand(3, 5), raters)
-    found = torch.autograd.grad(options_loss(logits, None, soft=soft), logits)
-    assert_close(found, torch.autograd.grad(of_each, logits))
-
-
-def own_criterion(log_probs, target_probs, values):
-    return kl_divergence(target_probs, log_probs) * len(values)
-
-
-def test_an_own_criterion_gets_the_distribution_of_a_hard_target_too():
-    logits, target = random_logits(2, 3), torch.tensor([1, 2])
-    loss = options_loss(logits, target, criterion=own_criterion, mask=torch.ones(2, 3, dtype=torch.bool))
-    assert_close(loss, 4 * options_loss(logits, target, weight=0.0))
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_gradients_are_right(ragged):
-    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1]]).bool() if ragged else None
-    call = partial(options_loss, target=torch.tensor([1, 3]), values=VALUES, mask=mask)
-    assert torch.autograd.gradcheck(call, (random_logits(2, 4),))
-
-
 def test_reductions_dimensions_and_empty_batches():
     logits, target = random_logits(2, 3, 4), torch.tensor([[0, 1, 2], [3, 2, 1]])
     each = options_loss(logits, target, reduction="none")
@@ -152,7 +104,7 @@ def test_impossible_options_give_no_nan():
 
 
 def test_it_compiles_to_one_graph():
-    logits, target = random_logits(3, 4, dtype=torch.float32), torch.tensor([0, 1, 3])
+    logits, target = random_logits(3, 4).detach().float().requires_grad_(), torch.tensor([0, 1, 3])
     compiled = torch.compile(options_loss, fullgraph=True, backend="eager")
     found = with_gradient(compiled(logits, target), logits)
     assert_close(found, with_gradient(options_loss(logits, target), logits), TWO_PATHS)

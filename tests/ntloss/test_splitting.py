@@ -69,10 +69,3 @@ def test_micro_batches_of_sequences_add_up(path, shift, criterion):
     shares = torch.arange(24).reshape(2, 12) % 5 / 4
     case = numbers_case(criterion, weighted=True, number_weights=shares)
     assert_splits(case, [1], path, shift=shift)
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_sum_needs_no_counts(path):
-    case = make_case(8, reduction="sum", weighted=True)
-    parts = [run(part, path) for part in parts_of(case, [2, 5])]
-    assert_close(sum(part.loss for part in parts), run(case, path).loss)

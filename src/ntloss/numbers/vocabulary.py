@@ -30,7 +30,7 @@ from ntloss.numbers.grammar import (
 )
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.texts import Spelling, TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
-from ntloss.scores.levels import Levels, Scale, text_of_level
+from ntloss.scores.levels import Levels, Scale
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LONG_NUMBER = "1234567"  # more digits than a token has
@@ -357,7 +357,8 @@ class NumberVocabulary:
             >>> NumberVocabulary.from_levels(tokenizer, range(1, 6)).values
             (1.0, 2.0, 3.0, 4.0, 5.0)
         """
-        names = {text_of_level(level): value + 0.0 for level, value in Scale(levels).values.items()}
+        scale = Scale(levels)
+        names = {text: scale.values[level] + 0.0 for level, text in scale.texts.items()}
         texts = texts_within(tokenizer, vocab_size)
         found: dict[int, NumberToken] = {}
         several = []

@@ -125,7 +125,14 @@ def interval_coverage(low: Numbers, high: Numbers, truths: Numbers) -> float:
         >>> interval_coverage([0, 0, 0, 0], [10, 10, 10, 10], [5, 9, 11, 10])
         0.75
     """
-    lower, upper, true = _checked(low, high, truths)
+    lower, upper, true = (_as_float64(given) for given in (low, high, truths))
+    if true.dim() != 1 or not len(true) or lower.shape != true.shape or upper.shape != true.shape:
+        raise ValueError(
+            f"low, high and truths of shapes {[list(end.shape) for end in (lower, upper, true)]}: expected "
+            "[examples] for each, with at least one example"
+        )
+    if true.isnan().any():
+        raise ValueError(f"{int(true.isnan().sum())} of {len(true)} truths are NaN: leave these examples out")
     return ((lower <= true) & (true <= upper)).double().mean().item()
 
 
@@ -173,15 +180,3 @@ def _as_float64(given: Numbers) -> Tensor:
     # Without the dtype, a list would be rounded to float32 first. `as_tensor` would share the memory of
     # a NumPy array, and warns if the array is read-only, as those of pandas are.
     return torch.tensor(given, dtype=torch.float64)
-
-
-def _checked(low: Numbers, high: Numbers, truths: Numbers) -> tuple[Tensor, Tensor, Tensor]:
-    lower, upper, true = (_as_float64(given) for given in (low, high, truths))
-    if true.dim() != 1 or not len(true) or lower.shape != true.shape or upper.shape != true.shape:
-        raise ValueError(
-            f"low, high and truths of shapes {[list(end.shape) for end in (lower, upper, true)]}: expected "
-            "[examples] for each, with at least one example"
-        )
-    if true.isnan().any():
-        raise ValueError(f"{int(true.isnan().sum())} of {len(true)} truths are NaN: leave these examples out")
-    return lower, upper, true

@@ -137,8 +137,8 @@ def number_quantiles(
         prefix_ids: tokens that every answer starts with, such as that of a space.
         generator: any length: of what is sampled, on the CPU. Default: one with seed 0, so that equal calls
             give equal results.
-        past_key_values: a causal model's cache of the first tokens of `inputs`, as `generate` takes it; it is
-            not changed. Default: none, and the prompts are run from their start.
+        past_key_values: a causal model's cache of the first tokens of prompts without images, as `generate`
+            takes it; it is not changed. Default: none, and the prompts are run from their start.
 
     Returns:
         The quantiles.

@@ -135,9 +135,9 @@ def read_numbers(
 ) -> list[WrittenNumber]:
     """Read, for each number of an answer that was already written, what the model would write in its place.
 
-    Prompt and answer are run once; the answer of recurrent models, sliding windows and models that take no
-    positions (BART, BLOOM, MPT) token by token. Each number is read after all that stands before it in the
-    answer, the earlier numbers as they are written.
+    Prompt and answer are run once; in recurrent models, models whose sliding window is shorter, and those
+    that take no positions (BART, BLOOM, MPT), once more for each number. Each number
+    is read after all that stands before it in the answer, the earlier numbers as they are written.
     What a reading does not skip, such as the `US` of `US$5` or a bracket, belongs to what stands before. The
     answer may be any text, such as JSON.
 

@@ -86,9 +86,7 @@ class NumberReading(Result):
         median: the 0.5-quantile: with a probability of 0.5 or more, the number is this one or a smaller one.
         low: the quantile of the lowest level, the interval's lower end.
         high: the quantile of the highest level, the interval's upper end.
-        starts: the probability that a number starts at the end of the prompt.
-        ends: the probability that it ends within the digits that are read.
-        continues: the probability that it goes on with what is not read, such as the `/2` of `1/2`.
+        starts, ends, continues: probabilities of such a number; see `NumberQuantiles`.
         details: all levels with the errors of the reading, the mean, and what it cost; of one prompt.
     """
 

@@ -27,7 +27,6 @@ from ntloss.scores.levels import (
     Levels,
     Node,
     Scale,
-    text_of_level,
     walk_levels,
 )
 from ntloss.scores.readings import MOST_NONE, ScoreReading, reading_of
@@ -80,7 +79,7 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
     source, prompts, single = write_questions(model, tokenizer, question)
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     vocabulary = vocabulary_of(tokenizer, source)
-    texts = [text_of_level(level) for level in scale.values]
+    texts = [*scale.texts.values()]
 
     @torch.no_grad()
     def read(index: list[int]) -> list[ScoreReading]:

@@ -23,11 +23,6 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LEAST = 1e-9  # a level that is less likely is not followed further, to see whether it is another number
 
 
-def text_of_level(level: Any) -> str:
-    """Return how a level is written."""
-    return level.strip() if isinstance(level, str) else f"{level:.15g}"
-
-
 class Scale:
     """The levels of a score.
 
@@ -36,6 +31,7 @@ class Scale:
 
     Attributes:
         values: level to its value.
+        texts: level to how it is written.
         levels: text to its level; beside negative ones, positive ones may have a sign, too; `.5` is 0.5.
         top: the largest level that is a number; None for words.
     """
@@ -51,7 +47,10 @@ class Scale:
                 f"levels={levels!r}: expected numbers, such as range(1, 6), or words with their values, such "
                 "as {'yes': 1, 'no': 0}"
             ) from None
-        self.levels = {text_of_level(level): level for level in self.values}
+        self.texts = {
+            level: level.strip() if isinstance(level, str) else f"{level:.15g}" for level in self.values
+        }
+        self.levels = {text: level for level, text in self.texts.items()}
         is_finite = all(map(math.isfinite, self.values.values()))
         if not is_finite or not 2 <= len(self.values) == len(self.levels) or "" in self.levels:
             raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -63,8 +62,12 @@ class ChunkedHead:
     def __init__(self, chunk_size: int | None) -> None:
         self.chunk_size = chunk_size
         self.checked = False  # the head of the model
-        self._forward = self._in_head  # one object, so that a compiled model is not compiled again
-        self._call: Any = None
+        self._forward = self._call_in_head  # one object, so that a compiled model is not compiled again
+        self._in_head: Any = None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
+    def _call_in_head(self, *args: Any, **kwargs: Any) -> Any:
+        return self._in_head(*args, **kwargs)
 
     def __call__(
         self, model: Any, head: nn.Linear, run: Callable[[], Any], compute: Compute, width: int
@@ -84,63 +87,48 @@ class ChunkedHead:
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
         """
-        name = type(model).__name__
+        name, transform, own_forward = type(model).__name__, transform_of(model.config), head.forward
+        final_bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
+        found, probed = None, torch.empty(0)  # what `compute` returned, and the logits of one position
+
+        def in_head(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+            nonlocal found, probed
+            if found is not None:
+                return own_forward(hidden, *args, **kwargs)
+            bias: Tensor | None = head.bias
+            if final_bias is not None:
+                own = final_bias.reshape(-1).to(hidden)
+                bias = own if bias is None else bias + own
+            # With a model spread over several devices, the head may be on another one.
+            states = hidden[..., -width:, :].to(head.weight.device)
+            found = compute(Inputs(states, head.weight, bias), transform, self.chunk_size)
+            first = hidden[..., :1, :]
+            if not self.checked:
+                with torch.no_grad():
+                    logits = own_forward(first).abs()
+                largest = float(torch.where(logits.isfinite(), logits, 0).max())  # -inf disables tokens
+                first = first * (_PROBE / largest) if largest > 0 else first  # so that a cap has an effect
+            logits = own_forward(first)
+            probed = logits.detach() if final_bias is None else logits.detach() + final_bias
+            return logits
+
         replaced = vars(head).get("forward")
-        bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
-        self._call = call = _Call(head, head.forward, transform_of(model.config), bias, compute, width)
-        vars(head)["forward"] = self._forward
+        self._in_head, vars(head)["forward"] = in_head, self._forward
         try:
             outputs = run()
         finally:
-            self._call = None
+            self._in_head = None
             del vars(head)["forward"]
             if replaced is not None:
                 vars(head)["forward"] = replaced
-        if call.found is None:
+        if found is None:
             raise ValueError(
                 f"{name}.forward never calls its head: use chunked=False, which computes the logits"
             )
-        if not self.checked and call.probed is not None:
-            _check_transform(call.probed, outputs["logits"].detach(), call.transform, name)
-            self.checked = True
-        return outputs, call.found
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
-    def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        call: _Call = self._call
-        if call.found is not None:
-            return call.own_forward(hidden, *args, **kwargs)
-        weight = call.head.weight
-        bias: Tensor | None = call.head.bias
-        if call.final_bias is not None:
-            own = call.final_bias.reshape(-1).to(hidden)
-            bias = own if bias is None else bias + own
-        # With a model spread over several devices, the head may be on another one.
-        inputs = Inputs(hidden[..., -call.width :, :].to(weight.device), weight, bias)
-        call.found = call.compute(inputs, call.transform, self.chunk_size)
-        first = hidden[..., :1, :]
         if not self.checked:
-            with torch.no_grad():
-                logits = call.own_forward(first).abs()
-            largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf disables tokens
-            first = first * (_PROBE / largest) if largest > 0 else first  # so that a soft cap has an effect
-        logits = call.own_forward(first)
-        call.probed = logits.detach() if call.final_bias is None else logits.detach() + call.final_bias
-        return logits
-
-
-@dataclass
-class _Call:
-    """What one call of the model hands to its head, and what the head leaves."""
-
-    head: nn.Linear
-    own_forward: Callable[..., Any]  # of the head
-    transform: Transform
-    final_bias: Tensor | None
-    compute: Compute
-    width: int
-    found: Any = None
-    probed: Tensor | None = None  # the logits of one position
+            _check_transform(probed, outputs["logits"].detach(), transform, name)
+            self.checked = True
+        return outputs, found
 
 
 def transform_of(config: Any) -> Transform:

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from ntloss.criteria.soft import SoftTargets, pad_pairs
-from ntloss.engine.targets import PreparedLabels
-from ntloss.losses import NTLCrossEntropyLoss
+from ntloss.engine.targets import LabelReader, PreparedLabels
 from ntloss.numbers import sequence_ids_of
 
 # Columns of numbers, one for each label: what a row without the column has.
@@ -28,67 +27,58 @@ PREPARED = "prepared_labels"  # the record in a batch, packed
 _ALIKE = 0.85  # ratio of difflib: "number_weight" has 0.96
 
 
-class Preparation:
-    """Makes the record of a batch's labels and columns as a loss does, also in a data loader's processes.
+def record_of_batch(reader: LabelReader, batch: Mapping[str, Any]) -> PreparedLabels:
+    """Return the record of a batch's labels and columns.
 
-    Args:
-        loss: the loss, of which it keeps what it can pickle.
+    Raises:
+        ValueError: columns beside labels that are shifted already.
     """
+    beside = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+    shifted = batch.get("shift_labels")
+    if shifted is not None and beside:
+        raise ValueError(
+            f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
+            "context parallelism, which splits labels: omit the columns, or shift_labels"
+        )
+    labels = torch.as_tensor(batch["labels"] if shifted is None else shifted)
+    ids, positions = None, batch.get("position_ids")  # one for each label, if rows are packed
+    if positions is not None and torch.as_tensor(positions).shape == labels.shape:
+        ids = sequence_ids_of(torch.as_tensor(positions))
+    arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
+    reader = reader._replace(shift=reader.shift and shifted is None)
+    return reader.prepare(labels, **arguments, sequence_ids=ids)
 
-    def __init__(self, loss: NTLCrossEntropyLoss) -> None:
-        self.reader = loss.term.reader
 
-    def __call__(self, batch: Mapping[str, Any]) -> PreparedLabels:
-        """Return the record of a batch's labels and columns.
+def collate(reader: LabelReader, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.
 
-        Raises:
-            ValueError: columns beside labels that are shifted already.
-        """
-        beside = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
-        shifted = batch.get("shift_labels")
-        if shifted is not None and beside:
-            raise ValueError(
-                f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
-                "context parallelism, which splits labels: omit the columns, or shift_labels"
-            )
-        labels = torch.as_tensor(batch["labels"] if shifted is None else shifted)
-        ids, positions = None, batch.get("position_ids")  # one for each label, if rows are packed
-        if positions is not None and torch.as_tensor(positions).shape == labels.shape:
-            ids = sequence_ids_of(torch.as_tensor(positions))
-        arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
-        reader = self.reader._replace(shift=self.reader.shift and shifted is None)
-        return reader.prepare(labels, **arguments, sequence_ids=ids)
+    Columns are padded as the collator pads the labels. A row's columns belong to its labels or, without
+    labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the start or the end
+    of a row of the batch, or after those of the row before if the collator joins rows. All other
+    positions get 0. Rows without weights get 1, without a standard deviation 0, which is the criterion's
+    own or that of the number's field, and without soft labels none.
 
-    def collate(self, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
-        """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.
-
-        Columns are padded as the collator pads the labels. A row's columns belong to its labels or, without
-        labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the start or the end
-        of a row of the batch, or after those of the row before if the collator joins rows. All other
-        positions get 0. Rows without weights get 1, without a standard deviation 0, which is the criterion's
-        own or that of the number's field, and without soft labels none.
-
-        Raises:
-            ValueError: columns do not fit the labels, or the labels are not those of the rows.
-        """
-        given, own = list[str](), rows
-        if rows and isinstance(rows[0], Mapping):
-            # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes
-            # the columns of the first process for those of all. The others may be empty beside a loss that
-            # has no use for them.
-            given = [
-                name
-                for name in COLUMNS
-                if any(row.get(name) is not None or (name in row and name in _WEIGHTS) for row in rows)
-            ]
-            own = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
-        batch = collator(own)
-        if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
-            columns = {name: batch.pop(name) for name in COLUMNS if name in batch}  # of the caller's collator
-            columns |= _columns(rows, given, torch.as_tensor(batch["labels"])) if given else {}
-            if columns or self.reader.finds_numbers:
-                batch[PREPARED] = self({**batch, **columns}).pack()
-        return batch
+    Raises:
+        ValueError: columns do not fit the labels, or the labels are not those of the rows.
+    """
+    given, own = list[str](), rows
+    if rows and isinstance(rows[0], Mapping):
+        # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes
+        # the columns of the first process for those of all. The others may be empty beside a loss that
+        # has no use for them.
+        given = [
+            name
+            for name in COLUMNS
+            if any(row.get(name) is not None or (name in row and name in _WEIGHTS) for row in rows)
+        ]
+        own = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
+    batch = collator(own)
+    if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
+        columns = {name: batch.pop(name) for name in COLUMNS if name in batch}  # of the caller's collator
+        columns |= _columns(rows, given, torch.as_tensor(batch["labels"])) if given else {}
+        if columns or reader.finds_numbers:
+            batch[PREPARED] = record_of_batch(reader, {**batch, **columns}).pack()
+    return batch
 
 
 def check_names(names: Iterable[str]) -> None:

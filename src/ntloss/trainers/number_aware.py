@@ -14,8 +14,8 @@ from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers.answering import Answering
-from ntloss.trainers.chunked import ChunkedHead
-from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation, check_dataset, check_names
+from ntloss.trainers.chunked import ChunkedHead, linear_head
+from ntloss.trainers.columns import COLUMNS, PREPARED, check_dataset, check_names, collate, record_of_batch
 from ntloss.trainers.evaluation import EvaluationMeans, total_weight
 from ntloss.trainers.first_labels import check_fields, first_labels, log_of, same_random_numbers
 from ntloss.trainers.models import (
@@ -57,8 +57,8 @@ def make_number_aware(
         thousands: the separator of thousands in labels, see `parse_numbers`. Default: that of the vocabulary,
             and of a tokenizer: each text decides.
         chunked: compute the loss of training batches from hidden states, in the model's head, so that the
-            logits are never whole in memory. Default: True for an `SFTTrainer`, whose own loss does so, too,
-            and False for others.
+            logits are never whole in memory; with an adapter around the head, logits are computed. Default:
+            True for an `SFTTrainer`, whose own loss does so, too, and False for others.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
         chunk_size: positions of a chunk. Default: depends on the device.
 
@@ -86,7 +86,8 @@ def make_number_aware(
     _check_model(trainer, model, loss)
     if before := handle_of(trainer):
         before.undo()
-    return NumberAware(trainer, loss, is_sft if chunked is None else chunked, chunk_size)
+    chunked = is_sft if chunked is None else chunked
+    return NumberAware(trainer, loss, chunked and linear_head(model) is not None, chunk_size)
 
 
 def handle_of(trainer: Any) -> NumberAware | None:
@@ -134,11 +135,6 @@ class NumberAware:
         self._replaced = {name: vars(trainer)[name] for name in ours if name in vars(trainer)}
         vars(trainer).update(ours)
         self._ours = ours
-
-    @property
-    def prepare(self) -> Preparation:
-        """What makes the record of a batch's labels."""
-        return Preparation(self.loss)
 
     def undo(self) -> None:
         """Restore the trainer's own loss. Do nothing the second time."""
@@ -259,7 +255,7 @@ class NumberAware:
         with same_random_numbers():
             check_dataset(dataset)
         own = self.trainer.data_collator
-        self.trainer.data_collator = partial(self.prepare.collate, own)
+        self.trainer.data_collator = partial(collate, self.loss.term.reader, own)
         try:
             return self._own(name)(*given)
         finally:
@@ -270,13 +266,14 @@ class NumberAware:
 
         Of other labels than the step's, the numbers are found again, and weights that the batch has stay.
         """
-        record = PreparedLabels.unpack(batch[PREPARED], self.loss.term.reader) if PREPARED in batch else None
+        reader = self.loss.term.reader
+        record = PreparedLabels.unpack(batch[PREPARED], reader) if PREPARED in batch else None
         if record is not None and is_own and record.labels.shape == batch["labels"].shape:
             return record
-        anew = self.prepare(batch)
+        anew = record_of_batch(reader, batch)
         if record is None or record.labels.shape != anew.labels.shape:  # the trainer has cut the labels
             return anew
-        sigma = record.sigma if self.loss.term.reader.fields is None else anew.sigma
+        sigma = record.sigma if reader.fields is None else anew.sigma
         return record._replace(labels=anew.labels, numbers=anew.numbers, sigma=sigma)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:

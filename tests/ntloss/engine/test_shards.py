@@ -1,9 +1,7 @@
 """A vocabulary sharded over 2 or 4 processes gives the results of one process, with few collectives."""
 
 import re
-from dataclasses import replace
 
-import oracle
 import parallel_worker
 import pytest
 import torch
@@ -109,28 +107,6 @@ def test_ranks_with_different_batches_raise_an_error(world, jobs):
         for message in rank["different batches"]:
             assert "hold different labels" in message
             assert "weight.full_tensor()" in message
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_frozen_hidden_states_need_no_collective(world, jobs):
-    for rank in jobs[world]:
-        counts = rank["frozen hidden states"]
-        assert len(counts["mean"]) == len(counts["none"]) + 1 == 3
-
-
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("kind", ["logits", "hidden"])
-def test_data_parallel_ranks_add_up_to_one_batch(kind, world, jobs):
-    # One rank has no numbers, another only ignored labels.
-    ranks = [rank["data parallel"] for rank in jobs[world]]
-    case = replace(ranks[0]["case"], upstream=1.0)
-    together = case.expected()
-    hidden, head, _ = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), together.gradient)
-    assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss)
-    for index, rank in enumerate(ranks):
-        # The counts are float32, and so is their reciprocal.
-        assert_close(rank[kind]["head"], head)
-        assert_close(rank[kind]["hidden"], hidden[index])
 
 
 @pytest.mark.slow

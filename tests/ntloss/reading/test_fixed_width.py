@@ -24,7 +24,6 @@ from ntloss.reading import Limits, number_quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 
-MODELS = ["t5", "llama", "gpt2", "mamba"]
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 QUANTILES = (0.05, 0.3, 0.5, 0.95)
 # Four digits, to keep the oracle small; 10 and 11 are text.
@@ -53,7 +52,7 @@ def check_against_all_numbers(model, vocabulary, width, found, allowed):
     ("kind", "vocabulary", "width"),
     [
         *(("llama", vocabulary, width) for vocabulary in (DIGITS, SPELLINGS) for width in FORMATS),
-        *((kind, SPELLINGS, FORMATS[-1]) for kind in MODELS if kind != "llama"),
+        *((kind, SPELLINGS, FORMATS[-1]) for kind in ("t5", "gpt2", "mamba")),
     ],
 )
 def test_quantiles_equal_those_of_the_enumerated_distribution(kind, vocabulary, width):
@@ -65,7 +64,7 @@ def test_quantiles_equal_those_of_the_enumerated_distribution(kind, vocabulary, 
     assert (found.values.diff(dim=-1) >= 0).all()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["t5", "llama"])
 @pytest.mark.parametrize("width", [NumberFormat(3, signed=True), None], ids=str)
 def test_neither_batching_nor_the_rows_of_a_pass_change_the_quantiles(kind, width, monkeypatch):
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
@@ -95,14 +94,7 @@ def test_copies_of_long_prompts_caches_are_run_few_at_a_time(width, monkeypatch)
     assert max(rows) <= 4
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
-def test_a_prompt_padded_on_the_right_is_refused(kind):
-    model = make_model(kind, DIGITS.vocab_size)
-    with pytest.raises(ValueError, match="padding_side = 'left'"):
-        number_quantiles(model, batch_of(QUESTIONS, "right"), DIGITS, format=NumberFormat(3))
-
-
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_every_answer_starts_with_the_prefix(kind):
     model = make_model(kind, DIGITS.vocab_size)
     found = number_quantiles(
@@ -248,6 +240,8 @@ def test_unsupported_models_and_inputs_are_errors():
         number_quantiles(model, inputs["input_ids"], DIGITS, format=NumberFormat(3))
     with pytest.raises(TypeError, match="labels"):
         number_quantiles(model, {**inputs, "labels": inputs["input_ids"]}, DIGITS, format=NumberFormat(3))
+    with pytest.raises(ValueError, match="padding_side = 'left'"):
+        number_quantiles(model, batch_of(QUESTIONS, "right"), DIGITS, format=NumberFormat(3))
     with pytest.raises(ValueError, match=r"call model\.eval"):
         number_quantiles(model.train(), inputs, DIGITS, format=NumberFormat(3))
     model.eval()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reading_cases import assert_quantile, fixed_width, texts_of
+from reading_cases import assert_quantile, fixed_width, make_model, texts_of
 from tolerances import DISTRIBUTION, approx, assert_close
 from vision_cases import (
     CONFIGS,
@@ -85,23 +85,21 @@ def test_an_images_tokens_without_the_image_are_an_error(kind):
         number_quantiles(model, text, DIGITS, LEVELS, NumberFormat(2))
 
 
-def test_inputs_that_the_model_does_not_take_are_an_error():
-    inputs = inputs_of("Llava", PROMPTS[:1], SEEDS[:1])
+def test_images_where_none_can_be_read_are_errors():
+    model, processor, inputs = build("Llava"), processor_of("Llava"), inputs_of("Llava", PROMPTS, SEEDS)
     with pytest.raises(TypeError, match="sounds"):
-        number_quantiles(build("Llava"), {**inputs, "sounds": torch.zeros(1, 2)}, DIGITS)
-    t5 = transformers.T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    model = transformers.T5ForConditionalGeneration(t5).eval()
-    with pytest.raises(TypeError, match="pixel_values"):
-        number_quantiles(model, inputs, DIGITS)
-
-
-def test_a_cache_of_prompts_with_images_is_an_error():
-    model, inputs = build("Llava"), inputs_of("Llava", PROMPTS[:1], SEEDS[:1])
-    held = {name: v[:, :8] if v.shape == inputs["input_ids"].shape else v for name, v in inputs.items()}
+        number_quantiles(model, {**inputs, "sounds": torch.zeros(1, 2)}, DIGITS)
     with torch.no_grad():
-        past = model(**held, use_cache=True).past_key_values
+        past = model(**inputs, use_cache=True).past_key_values
     with pytest.raises(TypeError, match="past_key_values"):
-        number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), past_key_values=past)
+        number_quantiles(model, inputs, DIGITS, past_key_values=past)
+    with pytest.raises(TypeError, match="pixel_values"):
+        number_quantiles(make_model("t5", 32), inputs, DIGITS)
+    question = Question("dog?", images=[picture(1)], template=None)
+    with pytest.raises(TypeError, match="processor"):
+        read_number(model, processor.tokenizer, question)
+    with pytest.raises(TypeError, match="images"):
+        compare_answers({"a": model}, processor, [question] * 2, [1, 2])
 
 
 def test_each_number_of_an_answer_is_read_with_the_image(kind):
@@ -121,81 +119,44 @@ def test_each_number_of_an_answer_is_read_with_the_image(kind):
             assert after.exp().tolist() == approx([math.exp(value) for value in expected], scale=0.1)
 
 
-def through_processor(model, processor, text, image):
-    inputs = processor(text=[text], images=[[image]], return_tensors="pt")
-    return number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2))
-
-
-def test_read_number_puts_images_through_the_processors_chat_template():
+def test_images_go_through_the_processors_chat_template():
     model, processor = build("Llava"), processor_of("Llava")
-    options = {"format": NumberFormat(2), "levels": LEVELS}
-    read = read_number(model, processor, Question("dog?", prefill="a:", images=[picture(1)]), **options)
-    expected = through_processor(model, processor, "user:<start><image><end>dog?\nbot:a:", picture(1))
-    assert_close(read.details.values, expected.values)
-    # In a batch of other lengths, in messages, and in the prompt itself without a template.
-    several = read_number(
-        model,
-        processor,
-        [
-            Question("dog?", prefill="a:", images=[picture(1)]),
-            Question("a dog:a dog?", prefill="a:", images=picture(2)),
-        ],
-        **options,
-    )
-    assert_close(several[0].details.values, expected.values)
-    turn = {
-        "role": "user",
-        "content": [{"type": "image", "image": picture(1)}, {"type": "text", "text": "dog?"}],
-    }
-    of_messages = read_number(model, processor, Question(prefill="a:", messages=[turn]), **options)
-    assert_close(of_messages.details.values, expected.values)
-    plain = read_number(
-        model,
-        processor,
-        Question("user:<start><image><end>dog?", images=picture(1), template=None),
-        **options,
-    )
-    right = through_processor(model, processor, "user:<start><image><end>dog?", picture(1))
-    assert_close(plain.details.values, right.values)
+    parts = [{"type": "image", "image": picture(1)}, {"type": "text", "text": "dog?"}]
+    turn, begun = {"role": "user", "content": parts}, "user:<start><image><end>dog?"
+    asked = [
+        (Question("dog?", prefill="a:", images=[picture(1)]), f"{begun}\nbot:a:", 1),
+        (Question("a dog?", prefill="a:", images=picture(2)), "user:<start><image><end>a dog?\nbot:a:", 2),
+        (Question(prefill="a:", messages=[turn]), f"{begun}\nbot:a:", 1),
+        (Question(begun, images=picture(1), template=None), begun, 1),
+    ]
+    questions = [question for question, *_ in asked]
+    read = read_number(model, processor, questions, format=NumberFormat(2), levels=LEVELS)
+    for reading, (_, text, seed) in zip(read, asked, strict=True):
+        inputs = processor(text=[text], images=[[picture(seed)]], return_tensors="pt")
+        expected = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2))
+        assert_close(reading.details.values, expected.values)
 
 
 def test_scores_and_numbers_of_answers_see_the_image():
-    model, processor = build("Llava"), processor_of("Llava")
-    scores = read_scores(model, processor, Question("dog?", images=[picture(1)]), range(1, 6))
-    others = read_scores(model, processor, Question("dog?", images=[picture(2)]), range(1, 6))
+    model, processor, limits = build("Llava"), processor_of("Llava"), Limits(max_digits=2)
+    seen, other, begun = (
+        Question("dog?", prefill=prefill, images=[picture(seed)])
+        for prefill, seed in (("", 1), ("", 2), ("[", 1))
+    )
+    scores, others = (read_scores(model, processor, each, range(1, 6)) for each in (seen, other))
     assert scores.probabilities != others.probabilities
-    text = "user:<start><image><end>dog?\nbot:"
-    inputs = processor(text=[text], images=[[picture(1)]], return_tensors="pt")
+    inputs = processor(
+        text=["user:<start><image><end>dog?\nbot:"], images=[[picture(1)]], return_tensors="pt"
+    )
     with torch.no_grad():
         first = model(**inputs).logits[0, -1].softmax(-1)
     assert scores.probabilities[3] <= float(first[4]) <= scores.probabilities[3] * 10
-    numbers = read_numbers(
-        model, processor, Question("dog?", images=[picture(1)]), "[12,7]", limits=Limits(max_digits=2)
-    )
+    numbers = read_numbers(model, processor, seen, "[12,7]", limits=limits)
     assert [number.value for number in numbers] == [12.0, 7.0]
-    prefilled = read_number(
-        model, processor, Question("dog?", prefill="[", images=[picture(1)]), limits=Limits(max_digits=2)
-    )
+    prefilled = read_number(model, processor, begun, limits=limits)
     assert numbers[0].reading.starts == approx(prefilled.starts, 0.05)  # texts are sampled
     details = prefilled.details
     assert details.lower[0, 1] <= numbers[0].reading.median <= details.upper[0, 1]
-
-
-def test_comparisons_refuse_images_that_only_their_medians_would_see():
-    model, processor = build("Llava"), processor_of("Llava")
-    with pytest.raises(TypeError, match="images"):
-        compare_answers(
-            {"a": model},
-            processor,
-            [Question(each, images=[picture(1)]) for each in ["dog?", "a?"]],
-            [1, 2],
-        )
-
-
-def test_images_need_a_processor():
-    model, processor = build("Llava"), processor_of("Llava")
-    with pytest.raises(TypeError, match="processor"):
-        read_number(model, processor.tokenizer, Question("dog?", images=[picture(1)], template=None))
 
 
 def test_a_processor_without_images_reads_text():

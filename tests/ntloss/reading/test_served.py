@@ -30,7 +30,7 @@ from ntloss.reading import (
 )
 from ntloss.reading import served as served_models
 from ntloss.reading.prompts import as_url
-from ntloss.reading.served import ServedModel, ServerError
+from ntloss.reading.served import FORMS, ServedModel, ServerError
 
 pytest.importorskip("httpx2")
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -137,18 +137,6 @@ def test_tokens_of_one_text_in_a_servers_list_are_added_up(serve, model):
     assert_close(found.starts, torch.tensor([expected], dtype=torch.float64), DISTRIBUTION)
 
 
-def writing(server, words):
-    """Let a server write these words after a prompt, each with a probability of almost 1."""
-
-    def log_probs(prefix):
-        text = prefix if isinstance(prefix, str) else "".join(server.texts[i] for i in prefix)
-        ends = ["V" + "".join(words[:i]) for i in range(len(words))]
-        following = words[ends.index(text)] if text in ends else "\n"
-        return [math.log(0.999 if word == following else 1e-6) for word in server.texts]
-
-    server.log_probs = log_probs
-
-
 def test_a_server_without_a_tokenizer_is_an_error_that_asks_for_it(serve):
     served = ServedModel(serve("vllm").url)
     with pytest.raises(TypeError, match="tokenizer"):
@@ -157,12 +145,9 @@ def test_a_server_without_a_tokenizer_is_an_error_that_asks_for_it(serve):
         number_quantiles(served, ["V"], None)
 
 
-def test_a_server_is_asked_about_all_numbers_of_a_large_vocabulary(serve, real_tokenizer):
+def test_all_numbers_of_a_large_vocabulary_can_be_asked_about(real_tokenizer):
     vocabulary = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"))
-    server = serve("vllm", texts=[vocabulary.text_of(i) for i in range(vocabulary.vocab_size)])
-    writing(server, [" 5", " million"])
-    found = number_quantiles(ServedModel(server.url, check_tokenizer=False), ["V"], vocabulary, (0.5,))
-    assert found.values.tolist() == [[5e6]]
+    assert len({*vocabulary.pieces}) <= FORMS["vllm"].chosen * served_models._MOST_PARTS
 
 
 def test_a_digit_is_one_batched_request_of_few_prefixes(serve):

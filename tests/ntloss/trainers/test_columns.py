@@ -17,7 +17,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, 
 from ntloss.criteria.soft import pad_pairs
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation
+from ntloss.trainers.columns import COLUMNS, PREPARED, collate
 from ntloss.trainers.first_labels import NumberLabelsMissingWarning
 from ntloss.trainers.number_aware import handle_of
 
@@ -59,17 +59,17 @@ def stacked(loss_fn, rows, column):
     return inputs, loss_fn.prepare(inputs["labels"], **beside)
 
 
-def collator_of(collate, criterion=None):
-    return partial(Preparation(NTLCrossEntropyLoss(DIGITS, criterion)).collate, collate)
+def collator_of(collator, criterion=None):
+    return partial(collate, NTLCrossEntropyLoss(DIGITS, criterion).term.reader, collator)
 
 
 def record_of(collator, rows):
-    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.func.__self__.reader)
+    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.args[0])
 
 
 def of_trainer(trainer):
     """The collator of a trainer's loaders."""
-    return partial(handle_of(trainer).prepare.collate, trainer.data_collator)
+    return partial(collate, handle_of(trainer).loss.term.reader, trainer.data_collator)
 
 
 def train_plainly(name, column, criterion=None):
@@ -240,18 +240,6 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
-def test_micro_batches_without_the_column_have_the_weight_one(tmp_path):
-    found = []
-    for rest in ({}, {"loss_weights": torch.ones(LENGTH)}):
-        trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
-        rows = weighted_rows("loss_weights")
-        trainer.train_dataset = [
-            row if i % 4 < 2 else cases.samples()[i] | rest for i, row in enumerate(rows)
-        ]
-        found.append(train_with(trainer))
-    assert_same(*found)
-
-
 @pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
 @pytest.mark.parametrize("kind", ["dataset", "rows"])
 def test_a_column_that_is_almost_called_so_is_an_error(kind, call, tmp_path):
@@ -338,8 +326,8 @@ def test_the_collator_of_a_loader_can_be_pickled_and_the_trainers_stays_the_call
     assert trainer.data_collator is collator
     collator.pad_to_multiple_of = 4
     row = {"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}
-    for collate in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
-        record = PreparedLabels.unpack(collate([row])[PREPARED], handle_of(trainer).loss.term.reader)
+    for bound in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
+        record = PreparedLabels.unpack(bound([row])[PREPARED], handle_of(trainer).loss.term.reader)
         assert record.weights[0, :3].tolist() == [2.0, 0.0, 0.0]  # of the next labels
 
 

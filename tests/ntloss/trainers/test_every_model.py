@@ -23,49 +23,27 @@ MAPPINGS = {
 }
 LARGEST = 5_000_000  # parameters
 # Sizes, by the names that configurations give them.
-SIZES = {
-    **dict.fromkeys(
-        ("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "lru_width", "word_embed_proj_dim"), 32
-    ),
-    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size"), 32),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers"), 2),
-    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_encoder_layers", "num_experts_per_tok"), 2),
-    **dict.fromkeys(("num_attention_heads", "num_heads", "n_head", "n_heads", "num_experts"), 4),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_local_experts"), 4),
-    **dict.fromkeys(
-        ("num_key_value_heads", "n_kv_heads", "linear_num_key_heads", "linear_num_value_heads"), 2
-    ),
-    **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "kv_lora_rank", "q_lora_rank", "v_head_dim"), 8),
-    **dict.fromkeys(
-        ("qk_rope_head_dim", "qk_nope_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8
-    ),
-    **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
-    **dict.fromkeys(("sliding_window", "attention_window_size", "embedding_size", "mamba_d_head"), 16),
-    **dict.fromkeys(("n_routed_experts", "state_size", "mamba_d_state", "mamba_n_heads", "rotary_dim"), 4),
-    **dict.fromkeys(
-        ("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts", "mamba_n_groups"), 1
-    ),
-    **{"shared_expert_intermediate_size": 32, "num_buckets": 8, "time_step_rank": 4, "mamba_expand": 2},
+_NAMES = {
+    64: "max_position_embeddings n_positions",
+    32: "hidden_size d_model n_embd dim emb_dim lru_width word_embed_proj_dim intermediate_size d_ff "
+    "ffn_dim n_inner hidden_dim ffn_hidden_size encoder_ffn_dim decoder_ffn_dim moe_intermediate_size "
+    "shared_expert_intermediate_size",
+    16: "sliding_window attention_window_size embedding_size mamba_d_head",
+    8: "head_dim d_kv kv_channels kv_lora_rank q_lora_rank v_head_dim qk_rope_head_dim qk_nope_head_dim "
+    "linear_key_head_dim linear_value_head_dim num_buckets",
+    4: "num_attention_heads num_heads n_head n_heads num_experts encoder_attention_heads "
+    "decoder_attention_heads num_local_experts n_routed_experts state_size mamba_d_state "
+    "mamba_n_heads rotary_dim time_step_rank",
+    2: "num_hidden_layers num_layers n_layer n_layers num_decoder_layers encoder_layers decoder_layers "
+    "num_encoder_layers num_experts_per_tok num_key_value_heads n_kv_heads linear_num_key_heads "
+    "linear_num_value_heads mamba_expand",
+    1: "n_group topk_group first_k_dense_replace n_shared_experts mamba_n_groups",
 }
+SIZES = {name: size for size, names in _NAMES.items() for name in names.split()}
 DROPOUTS = (
-    *(
-        "dropout",
-        "attention_dropout",
-        "activation_dropout",
-        "hidden_dropout",
-        "hidden_dropout_prob",
-        "dropout_rate",
-    ),
-    *(
-        "attention_probs_dropout_prob",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "resid_dropout",
-        "embd_dropout",
-    ),
-    *("embedding_dropout", "classifier_dropout", "encoder_layerdrop", "decoder_layerdrop", "layerdrop"),
+    "dropout attention_dropout activation_dropout hidden_dropout hidden_dropout_prob dropout_rate "
+    "attention_probs_dropout_prob resid_pdrop embd_pdrop attn_pdrop resid_dropout embd_dropout "
+    "embedding_dropout classifier_dropout encoder_layerdrop decoder_layerdrop layerdrop "
 )
 TOKENS = {"vocab_size": cases.VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SHARED = {**TOKENS, "decoder_start_token_id": 0}
@@ -76,7 +54,7 @@ def build(kind, name):
     config_class, model_class = CONFIG_MAPPING[kind], getattr(transformers, name)
     known = set(inspect.signature(config_class.__init__).parameters)
     known |= {field for parent in config_class.__mro__ for field in vars(parent).get("__annotations__", {})}
-    sizes = {**SIZES, **dict.fromkeys(DROPOUTS, 0.0)}
+    sizes = {**SIZES, **dict.fromkeys(DROPOUTS.split(), 0.0)}
     try:
         config = config_class(**{key: size for key, size in sizes.items() if key in known}, **SHARED)
         with torch.device("meta"):

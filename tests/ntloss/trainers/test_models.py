@@ -15,7 +15,7 @@ from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import PREPARED
+from ntloss.trainers.columns import PREPARED, collate
 from ntloss.trainers.number_aware import handle_of
 
 # Each kind of head, of transform and of loss once; test_every_model.py has all models.
@@ -193,8 +193,9 @@ def test_documents_that_are_packed_in_the_collator_keep_their_numbers_apart(way,
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     trainer.data_collator = pack
     make_number_aware(trainer, criterion, vocabulary=DIGITS, chunked=way == "chunked")
-    prepare = handle_of(trainer).prepare
-    inputs = prepare.collate(pack, [{"documents": documents} for documents in packed])
+    inputs = collate(
+        handle_of(trainer).loss.term.reader, pack, [{"documents": documents} for documents in packed]
+    )
     record = {PREPARED: inputs.pop(PREPARED)}
     assert_close(gradients(trainer, **inputs, **record), gradients(trainer, **inputs), ONE_COMPUTATION)
 

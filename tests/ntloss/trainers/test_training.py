@@ -35,7 +35,6 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.numbers import LabelNumbers
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.columns import PREPARED
-from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.first_labels import NumberLabelsMissingWarning
 from ntloss.trainers.number_aware import NumberAware, handle_of
 
@@ -381,22 +380,6 @@ def test_what_a_subclass_adds_to_the_loss_is_in_the_evaluations(way, tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, way, cls=_Penalty)
     first, all_rows = (terms_of(trainer.model, each)["loss"] for each in (rows[:1], rows))
     assert trainer.evaluate(rows)["eval_loss"] == approx(all_rows + 100 + first)
-
-
-def without_batches_on_two(rank, folder):
-    trainer = number_aware_trainer(cases.llama(), folder, ddp_backend="gloo", **cases.split(1, 2))
-    handle = handle_of(trainer)
-    handle.sums = EvaluationMeans(trainer, handle.loss)
-    if rank == 0:
-        trainer.compute_loss(trainer.model.eval(), cases.stack(cases.samples()[2:4]))
-    return handle.sums.means()
-
-
-@pytest.mark.slow
-def test_a_process_without_a_batch_has_the_metrics_of_the_others(tmp_path):
-    for means in results_of(without_batches_on_two, (tmp_path,), tmp_path):
-        assert [*means] == ["loss", "ce", "ntl"]
-        assert np.isnan([*means.values()]).all()
 
 
 @EITHER_WAY
