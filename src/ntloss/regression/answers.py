@@ -217,12 +217,12 @@ def _as_numbers(cells: pd.Series, answers: Numbers) -> Numbers:
     if (times := as_times(cells)) is not None:
         days: Numbers = ((times - times.min()) / pd.Timedelta(days=1)).to_numpy(float)
         return days
-    texts = cells.map(str)
-    if _ROWS_OF_A_TEXT * texts.nunique() > len(answers):
+    texts = np.array([str(cell) for cell in cells], dtype=object)
+    levels, codes = np.unique(texts, return_inverse=True)
+    if _ROWS_OF_A_TEXT * len(levels) > len(answers):
         return np.full(len(answers), np.nan)
-    means = pd.Series(answers, cells.index).groupby(texts).transform("mean")
-    known: Numbers = means.where(cells.notna()).to_numpy(float)
-    return known
+    means = np.bincount(codes, answers) / np.bincount(codes)
+    return np.where(cells.isna(), np.nan, means[codes])
 
 
 def _ascends(column: Numbers, answers: Numbers) -> bool:

@@ -86,9 +86,10 @@ def fit_simple_models(
     elif encoder is not None:
         failed[ENCODER] = "no column holds texts"
     if numbers := questions.numbers(table):
-        asked = questions.table(table)
-        texts_of = {c: asked[c].map(str).astype("category") for c in asked if c not in numbers}
-        kinds = {c: cells for c, cells in texts_of.items() if len(cells.cat.categories) <= _CATEGORIES}
+        asked, kinds = questions.table(table), dict[str, Any]()
+        for name, column in questions.columns.items():
+            if column.kind != NUMBERS and len({*(cells := column.write(asked[name]))}) <= _CATEGORIES:
+                kinds[name] = pd.Categorical(cells)
         leaf = int(np.clip(len(scaled[train]) // 50, *_LEAVES))
         trees = HistGradientBoostingRegressor(min_samples_leaf=leaf, random_state=seed)
         # The absolute error counts, but its trees stay at the median where most answers are one number.

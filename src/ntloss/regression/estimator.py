@@ -295,10 +295,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             ValueError: a level is out of range, or there were too few held-out rows to calibrate it.
         """
         check_is_fitted(self)
-        if np.ndim(quantiles) != 1 or not len(quantiles):
-            raise ValueError(
-                f"quantiles={quantiles!r}: expected a list of one or more numbers above 0 and below 1"
-            )
         for each in quantiles:
             check_level("quantiles", each)
         order = np.argsort(quantiles)
@@ -314,8 +310,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             X: as in `fit`.
             points: number of values, at the levels (i + 0.5) / points. Default: 99.
         """
-        if points < 1:
-            raise ValueError(f"points={points}: expected 1 or more")
         return self._read(X, [(i + 0.5) / points for i in range(points)])
 
     def plot(self, X: Any, y: Any, level: float | None = None, axes: Any = None) -> Any:  # noqa: N803
@@ -334,8 +328,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         answers, level = as_answers(y), self.interval if level is None else level
         check_level("level", level)
         texts = self._write(X)
-        if len(texts) != len(answers):
-            raise ValueError(f"X has {len(texts)} rows, y {len(answers)}: expected as many")
+        check_consistent_length(texts, answers)
         return plot_predictions(
             answers, self._read_ends(texts, level), self.format_.log, self.questions_.answer, axes
         )
@@ -378,11 +371,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             FileNotFoundError: the folder holds no such model.
         """
         file = Path(folder).expanduser() / RECORD
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"{file.parent} holds no {RECORD}: expected the folder that ntloss fit or "
-                "NumberRegressor.save wrote"
-            )
         record = json.loads(file.read_text("utf-8"))
         self, form = cls(**record["parameters"]), record["format"]
         self.questions_ = Questions.from_dict(record["questions"])

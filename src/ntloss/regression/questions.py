@@ -327,8 +327,6 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
         return pd.DataFrame(rows), True
     array = np.asarray(rows, dtype=object)
     array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2:
-        raise ValueError(f"X: expected one or two dimensions, given the shape {array.shape}")
     width = array.shape[1]
     names = [TEXT] if width == 1 else [*map(column_name, range(width))]
     return pd.DataFrame(array, columns=names, dtype=object), False
@@ -383,7 +381,7 @@ def find_useless(table: pd.DataFrame, numbers: Mapping[str, Numbers], answers: N
     found = {}
     for name in table.columns:
         column = numbers.get(name)
-        if table[name].map(str).nunique() == 1:
+        if len({*map(str, table[name])}) == 1:
             found[name] = "it is the same in all rows"
         elif column is None:
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import difflib
 import io
 import itertools
 import json
@@ -112,15 +111,12 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     columns = [*table.columns]
     if name.strip() in columns:
         return name.strip()
+    hint = (
+        "The first line has to hold the names of the columns, with no title above them; pass --no-header if "
+        "it holds data, and --separator if another mark divides it"
+    )
     if reasons := [note for note in notes if repr(name.strip()) in note]:
         hint = f"The file was read as follows: {reasons[0]}"
-    elif close := difflib.get_close_matches(name, columns, 1):
-        hint = f"Did you mean {close[0]!r}?"
-    else:
-        hint = (
-            "The first line has to hold the names of the columns, with no title above them; pass --no-header "
-            "if it holds data, and --separator if another mark divides it"
-        )
     shown = ", ".join(map(repr, columns[:_COLUMNS])) + (", ..." if len(columns) > _COLUMNS else "")
     raise ValueError(f"{option} {name}: expected one of the columns {shown}. {hint}")
 

@@ -47,14 +47,10 @@ def test_quantiles_ascend_around_the_median_for_any_rows_and_levels_between_0_an
     assert_close(fitted.predict_quantiles(texts, [0.9, 0.1]), quantiles[:, [4, 0]])
     assert (np.diff(fitted.predict_distribution(texts, 9)) >= 0).all()
     assert fitted.predict_distribution([], 5).shape == (0, 5)
-    for read, named in (
-        (lambda: fitted.predict_interval(["good"], 90), "level"),
-        (lambda: fitted.predict_quantiles(["good"], []), "quantiles"),
-        (lambda: fitted.predict_quantiles(["good"], 0.5), "quantiles"),
-        (lambda: fitted.predict_distribution(["good"], 0), "points"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            read()
+    with pytest.raises(ValueError, match="level"):
+        fitted.predict_interval(["good"], 90)
+    with pytest.raises(ValueError, match="quantiles"):
+        fitted.predict_quantiles(["good"], [0.5, 1])
 
 
 def test_saved_loaded_and_copied_it_predicts_and_draws_the_same(tiny, fitted, tmp_path):
