@@ -291,6 +291,8 @@ class DecoderXval(Xval):
 
         Each step reads the whole sequence, padded on the right, so that any causal model can be asked.
         """
+        if not questions:
+            return []
         prompts, written = self.prompts(questions), [list[Any]() for _ in questions]
         for _ in range(max_new_tokens):
             asked = [i for i, row in enumerate(written) if row[-1:] != [self.tokenizer.eos_token_id]]
