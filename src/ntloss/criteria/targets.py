@@ -37,7 +37,7 @@ _MOST_TABLES = 8  # of one function and one tensor of values; a width that falls
 # that float32 can hold.
 _WIDEST, _NARROWEST = 1e12, 1e-37
 # Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
-_START, _END = 0.55, 1 / 8
+START, END = 0.55, 1 / 8
 _MANY_CALLS = 100  # with a gradient, without `anneal`
 _PADDED = re.compile(r"[^0-9.,]*0[0-9]")
 _OF_FORMULA = ("fixed_target", "expected_cost", "spread")
@@ -350,18 +350,18 @@ class HLGauss:
             0.769
         """
         numbers, padded = _numbers_of(answers, "answers")
-        start = _START * statistics.pstdev(numbers)
+        start = START * statistics.pstdev(numbers)
         low, half, high = min(numbers), statistics.median(numbers), max(numbers)
         if 0 < 100 * low <= high and half < start:
             warn_caller(
                 f"The answers range from {low:g} to {high:g}, and half of them are below {half:g}, for which "
-                f"one sigma, {start:.3g} at first and {_END * start:.3g} at last, is too wide. Train on "
+                f"one sigma, {start:.3g} at first and {END * start:.3g} at last, is too wide. Train on "
                 "logarithms, as NumberRegressor does for such answers, or make the width a share of each "
                 "number: HLGauss(0.0, relative=0.1).",
                 UserWarning,
             )
         padded = padded if leading_zeros is None else leading_zeros
-        return cls((start, _END * start), relative, leading_zeros=padded, decimals=decimals)
+        return cls((start, END * start), relative, leading_zeros=padded, decimals=decimals)
 
     @classmethod
     def for_fields(
@@ -396,9 +396,9 @@ class HLGauss:
             raise ValueError("answers: expected the numbers of at least one field, {'room_size': [0.2, 0.4]}")
         found = {name: _numbers_of(given, f"answers of {name}") for name, given in answers.items()}
         padded = any(is_padded for _, is_padded in found.values()) if leading_zeros is None else leading_zeros
-        made = cls((1.0, _END), leading_zeros=padded, decimals=decimals)  # a share of those of the fields
+        made = cls((1.0, END), leading_zeros=padded, decimals=decimals)  # a share of those of the fields
         made.by = by
-        made.fields = {name: _START * statistics.pstdev(numbers) for name, (numbers, _) in found.items()}
+        made.fields = {name: START * statistics.pstdev(numbers) for name, (numbers, _) in found.items()}
         return made
 
     @property

@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
+from ntloss.criteria.targets import END, START
 from ntloss.regression.printing import say
 from ntloss.writing import Writer
 
@@ -28,7 +29,6 @@ PATIENCE = 4  # epochs without a smaller error after which training ends
 RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 BAR: dict[str, Any] = {"leave": False, "mininterval": 1}  # options of tqdm
 _BETAS = (0.9, 0.98)
-_SIGMAS = (0.55, 0.55 / 8)  # of HL-Gauss at first and at last, in standard deviations of the answers
 
 
 def train(
@@ -73,9 +73,9 @@ def train(
         made_from = [loss, epochs, batch_size, learning_rate, seed, last, *depends]
         key = hashlib.sha256(json.dumps(made_from, default=_as_key).encode()).hexdigest()
         held = _load_state(file, key, verbose)
-    if loss == "hl_gauss":
-        spread = statistics.pstdev(scaled.tolist())
-        loss = HLGauss((_SIGMAS[0] * spread, _SIGMAS[1] * spread), leading_zeros=True)
+    if loss == "hl_gauss":  # as `HLGauss.for_answers`, which would advise logarithms
+        start = START * statistics.pstdev(scaled.tolist())
+        loss = HLGauss((start, END * start), leading_zeros=True)
     loss_fn = NTLCrossEntropyLoss(writer.vocabulary, loss)
     weights = {name: p for name, p in writer.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(weights.values(), lr=learning_rate, betas=_BETAS, weight_decay=0.0)
