@@ -399,12 +399,18 @@ def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
 def check(config: Config) -> None:
     """Raise a UserError for a setting that another one forbids, or because of which nothing reads it."""
     args, training, loss = config.model_args, config.training_args, config.loss
-    has_model, is_t5 = args.model_name_or_path is not None, args.family == "t5"
-    encoding, by_model = args.number_encoding, loss.criterion == OF_MODEL
-    is_head, is_padded, own = encoding == HEAD, args.number_format == "padded", is_own(encoding)
-    writes, on_decoder = not is_head and args.encoding in ("digits", "auto"), is_head and not is_t5
-    in_digits, in_part = writes or own or args.encoding == "rt", writes or own or on_decoder
-    was, replaces = args.number_token_loss_with_wasserstein, by_model and args.gaussian_label_smoother
+    has_model = args.model_name_or_path is not None
+    is_t5 = args.family == "t5"
+    encoding = args.number_encoding
+    is_head = encoding == HEAD
+    own = is_own(encoding)
+    is_padded = args.number_format == "padded"
+    writes = not is_head and args.encoding in ("digits", "auto")
+    in_digits = writes or own or args.encoding == "rt"
+    in_part = writes or own or (is_head and not is_t5)  # of the weights that are trained
+    by_model = loss.criterion == OF_MODEL
+    is_was = args.number_token_loss_with_wasserstein
+    by_smoother = by_model and args.gaussian_label_smoother
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
     head = "a regression head, such as model_args=pretrained_regression_head"
@@ -442,10 +448,10 @@ def check(config: Config) -> None:
         ("model_args.number_token_loss", digits, in_digits),
         ("model_args.number_token_loss_weight", term, args.number_token_loss),
         ("model_args.number_token_loss_with_wasserstein", term, args.number_token_loss),
-        ("model_args.number_token_loss_function", function, args.number_token_loss and not was),
+        ("model_args.number_token_loss_function", function, args.number_token_loss and not is_was),
         ("model_args.gaussian_label_smoother", by_keys, by_model),
         ("model_args.gaussian_label_smoother", digits, in_digits),
-        ("model_args.gaussian_label_smoother", "NTL-WAS or no NTL", was or not args.number_token_loss),
+        ("model_args.gaussian_label_smoother", "NTL-WAS or no NTL", is_was or not args.number_token_loss),
         ("model_args.label_smoother_sigma", smoother, args.gaussian_label_smoother),
         ("weights.trained_layers", "weights.lora={}", not config.weights.lora),
         ("weights.trained_layers", digits, in_part),
@@ -457,7 +463,7 @@ def check(config: Config) -> None:
         (
             "loss.normalize_by",
             "loss.mode=add, because what replaces a part of cross-entropy is divided by all labels",
-            loss.normalize_by == "items" or not (replaces or loss.mode == "replace"),
+            loss.normalize_by == "items" or not (by_smoother or loss.mode == "replace"),
         ),
         ("loss.label_smoothing", "a language model", not is_head),
         ("evaluation.read", digits, writes or is_head or not config.evaluation.quantile_readings),

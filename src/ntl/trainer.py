@@ -215,7 +215,9 @@ class LabTrainer(Trainer):
 
     def log(self, logs, start_time=None):
         """Print one line with what matters most, and keep the seconds of training so far."""
-        super().log({**logs, "seconds": time.perf_counter() - self.started}, start_time)
+        if self.is_in_train or "train_runtime" in logs:  # not those of the answers after it
+            logs = {**logs, "seconds": time.perf_counter() - self.started}
+        super().log(logs, start_time)
         if not self.is_world_process_zero() or "train_runtime" in logs:
             return
         if not math.isfinite(logs.get("eval_loss", 0.0)):

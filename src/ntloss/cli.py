@@ -26,7 +26,7 @@ _FIT = """\
 Train a small language model to predict one column of a table from the other columns (texts, categories,
 numbers, dates, with gaps), calibrate its intervals on held-out rows, and compare it with simple models.
 
-TABLE is CSV with any separator, JSON (an array, or an object a line), Parquet or Excel, also .csv.gz. Rows
+TABLE is CSV with any separator, JSON (an array, or an object a line), Parquet or .xlsx, also .csv.gz. Rows
 without an answer are left out. If the command is interrupted, run it again: it continues."""
 _FIT_MORE = """\
 example:

@@ -4,7 +4,10 @@ import csv
 import multiprocessing
 import os
 import re
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,20 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
         ("contrast: [{of: ntl_was, minus: ce}]", "contrasts?"),
     ],
 )
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
+def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, tiny, tmp_path, out):
+    plugin = {"submitit_local": "submitit"}.get(launcher, launcher)
+    if not find_spec(f"hydra_plugins.hydra_{plugin}_launcher"):
+        pytest.skip(f"needs hydra-{plugin}-launcher")
+    assert compare(*tiny) == 0
+    other = changed(tiny, f"hydra/launcher={launcher}", f"training_args.output_dir={tmp_path}/other")
+    done = subprocess.run([sys.executable, "-c", COMMAND, "compare", *other], timeout=600)
+    assert done.returncode == 0
+    for name in NAMES:
+        assert_close(results(tmp_path / "other" / name), results(out / name), TRAINED_BY_ADAM)
+
+
 def test_a_key_of_a_study_that_nothing_reads_is_an_error(settings, meant, tiny, out, capsys):
     write_more(tiny, settings)
     assert compare(*changed(tiny, "loss=ntl_was")) == 2

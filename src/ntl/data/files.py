@@ -57,7 +57,7 @@ class Mapped(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         found = self.dataset[index]
         if isinstance(index, slice):
             return list(map(Example, found["question"], found["answer"]))

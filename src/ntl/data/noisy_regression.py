@@ -46,6 +46,10 @@ class NoisyRegression(Data):
             UserError: The range of the integers has too few questions to hold out for validation and test.
         """
         low, high, weights = self.smallest, self.largest, self.weights
+        if self.log_scale and low < 1:
+            raise UserError(
+                f"dataset_args.smallest={low} is given with dataset_args.log_scale=true; expected at least 1."
+            )
         held_out = self.validation_size + self.test_size
         questions = (high - low + 1) ** len(weights) if high > low else 0
         if questions < 4 * held_out:

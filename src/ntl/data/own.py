@@ -39,6 +39,12 @@ class Own(Data):
                 f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
                 "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
             )
+        for part, rows in {"train": found.train, **found.parts}.items():
+            texts = [getattr(row, name, None) for row in rows[:1] for name in ("question", "answer")]
+            if not all(isinstance(text, str) for text in texts):
+                raise UserError(
+                    f"{KEY}={self.load} returned {rows[0]!r:.100} in {part}; expected Examples of texts."
+                )
         if reserved := {"train", "validation"} & {*found.tests}:
             raise UserError(
                 f"{KEY}={self.load} returned a test set of the name {reserved.pop()}, which is that of other "

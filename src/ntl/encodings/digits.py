@@ -21,7 +21,7 @@ from ntl.errors import UserError
 PROBES = ("0123456789", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "12 7 45", "-3.14", "90")
 
 
-@dataclass
+@dataclass(eq=False)
 class TextEncoding:
     """Encodes texts with a tokenizer, unchanged.
 

@@ -1,8 +1,8 @@
 """Every metric of an evaluation: its heading in tables, its direction and its unit.
 
 The name of a metric can say of what it is: `median_mae` of the median, `constant_mae` of a constant answer,
-`latitude_mae` of the target `latitude`, `coverage_95` of 95 % intervals. `find_metric` knows these, too, and
-transformers' prefix `eval_`.
+`point_mae` of what a study calls `point`, `coverage_95` of 95 % intervals. `find_metric` knows these, too,
+and transformers' prefix `eval_`.
 """
 
 import re
@@ -119,7 +119,7 @@ def find_metric(name: str) -> Metric:
     """Return what is known about a metric.
 
     Args:
-        name: A name of `METRICS`, which can begin with that of a reading or a reference; `<target>_mae`;
+        name: A name of `METRICS`, which can begin with that of a reading or a reference; `<name>_mae`;
             `coverage_<per cent>`; a user's own `module:function`. Each can have transformers' prefix `eval_`.
 
     Raises:
@@ -139,6 +139,6 @@ def find_metric(name: str) -> Metric:
         return Metric(plain, plain.partition(":")[2], None, "")
     if percent := re.fullmatch(r"coverage_(\d+)", plain):
         return Metric(plain, f"coverage of {percent[1]} % intervals", None, "share", in_points=True)
-    if target := re.fullmatch(r"(.+)_mae", plain):
-        return Metric(plain, f"MAE of {target[1]}", False, "unit of the answers")
+    if named := re.fullmatch(r"(.+)_mae", plain):
+        return Metric(plain, f"MAE of {named[1]}", False, "unit of the answers")
     raise unknown_key("metric ", name, METRICS)

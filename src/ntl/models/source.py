@@ -142,15 +142,17 @@ def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -
     torch.manual_seed(seed)
     built: Any = kind(ModelSource(settings, tokenizer, checkpoint, decodes_only))
     heads = [built.head] if is_head else []
-    try:
-        if weights.trained_layers is not None:
-            key = f"weights.trained_layers={weights.trained_layers}"
+    if weights.trained_layers is not None:
+        try:
             built.frozen = UpperLayers(built.model, weights.trained_layers, heads)
-        if weights.lora:
-            key = f"weights.lora={weights.lora}"
+        except (TypeError, ValueError) as error:
+            key = f"weights.trained_layers={weights.trained_layers}"
+            raise UserError(f"{key} cannot be used: {error}") from error
+    if weights.lora:
+        try:
             built.lora = Lora(built.model, weights.lora, heads)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{key} cannot be used: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise UserError(f"weights.lora={weights.lora} cannot be used: {error}") from error
     return built
 
 

@@ -59,9 +59,8 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
         A function from what it reads to one loss for each position.
 
     Raises:
-        ValueError: an unknown name or option.
-        TypeError: `given` cannot be called, a required parameter is not among `READABLE`, or `HLGauss` has
-            no sigma.
+        ValueError: an unknown name or option, or `HLGauss` has no sigma.
+        TypeError: `given` cannot be called, or a required parameter is not among `READABLE`.
 
     Example:
         >>> from ntloss.criteria import make_criterion
@@ -83,6 +82,11 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
     if function is not HLGauss:
         reads_of(criterion)
         return criterion
+    if requires(criterion, "sigma"):
+        raise ValueError(
+            "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
+            "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
+        )
     return criterion()  # type: ignore[return-value]
 
 

@@ -190,7 +190,7 @@ class NumberFormat:
         for slot in reversed(range(len(slots))):
             for token, text, starts in texts:
                 is_implied = self.plus == "optional" and slots[slot] == SIGN and text[0] not in SIGN
-                codes = _encode("+" * is_implied + text, slots[slot:])
+                codes = _encode(("+" if is_implied else "") + text, slots[slot:])
                 if codes and not (starts and slot) and slot + len(codes) in ends:
                     found[slot].append((token, codes))
             ends |= {slot} if found[slot] else set()

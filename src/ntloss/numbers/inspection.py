@@ -124,7 +124,7 @@ def inspect_tokenizer(
             "number token loss does not see them."
         )
     spaced = " ".join(written[LONG_NUMBER])
-    if spaced != LONG_NUMBER == spaced.replace(" ", ""):
+    if spaced != LONG_NUMBER and spaced.replace(" ", "") == LONG_NUMBER:
         one, several = map(list, known.encode([LONG_NUMBER, spaced]))
         if one == several:
             notes.append(

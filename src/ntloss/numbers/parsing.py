@@ -118,6 +118,8 @@ def parse_number(
     if callable(which):
         return which(text)
     check_which(which)
+    if not isinstance(text, str):
+        raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     if of is not None and (isinstance(of, bool | str) or not 0 < as_float(of) < math.inf):
         raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
     if of is not None:

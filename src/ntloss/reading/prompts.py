@@ -455,9 +455,8 @@ def encode_prompts(
             raise ValueError(f"prompt: expected a question, given {given!r}, which has no tokens")
     if not isinstance(source, TorchModel):
         return rows, prefix_ids, kept
-    if prompts[
-        0
-    ].images:  # a processor takes texts, whose white space at the end is kept whole, or not at all
+    if prompts[0].images:
+        # A processor takes texts, whose white space at the end is kept whole, or not at all.
         whole = [_encode_whole(tokenizer, prompt.text, prompt.special) for prompt in prompts]
         prompts = [
             prompt if row == all_of_it else prompt._replace(text=prompt.text.rstrip())

@@ -136,10 +136,10 @@ def read_numbers(
     """Read, for each number of an answer that was already written, what the model would write in its place.
 
     Prompt and answer are run once; in recurrent models, models whose sliding window is shorter, and those
-    that take no positions (BART, BLOOM, MPT), once more for each number. Each number
-    is read after all that stands before it in the answer, the earlier numbers as they are written.
-    What a reading does not skip, such as the `US` of `US$5` or a bracket, belongs to what stands before. The
-    answer may be any text, such as JSON.
+    that take no positions (BART, BLOOM, MPT), once more for each number. Each number is read after all that
+    stands before it in the answer, the earlier numbers as they are written. What a reading does not skip,
+    such as the `US` of `US$5` or a bracket, belongs to what stands before. The answer may be any text, such
+    as JSON.
 
     Args:
         model: a causal model of transformers, in evaluation mode; a server, or an engine.

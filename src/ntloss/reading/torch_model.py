@@ -132,7 +132,8 @@ class TorchModel(Source):
         if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
             raise TypeError(
                 "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the "
-                f"tensor 'input_ids', [batch, seq], both above 0; given {type(inputs).__name__}"
+                "tensor 'input_ids', [batch, seq], both above 0; given "
+                f"{list(ids.shape) if isinstance(ids, Tensor) else type(inputs).__name__}"
             )
         mask = inputs.get("attention_mask")
         mask = torch.ones_like(ids) if mask is None else mask

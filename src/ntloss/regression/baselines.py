@@ -147,10 +147,15 @@ def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:
     if not modes <= {_MEAN, _FIRST} or len(modes) > 1:
         raise ValueError(f"compare={encoder!r}: expected {_MEAN} or {_FIRST} in {file}, given {modes}")
     longest, vectors = min(256, tokenizer.model_max_length), []
-    for text in texts:
-        tokens = tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    for first in range(0, len(texts), 32):
+        some = [*texts[first : first + 32]]
+        batch = tokenizer(
+            some, padding=True, padding_side="right", truncation=True, max_length=longest, return_tensors="pt"
+        )
         with torch.no_grad():
-            (states,) = model(**tokens).last_hidden_state
-        vectors.append(states[0] if modes == {_FIRST} else states.mean(0))
-    found: Numbers = torch.nn.functional.normalize(torch.stack(vectors)).double().numpy()
+            states = model(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        vectors.append(states[:, 0] if modes == {_FIRST} else (states * mask).sum(1) / mask.sum(1))
+    found: Numbers = torch.nn.functional.normalize(torch.cat(vectors)).double().numpy()
     return found

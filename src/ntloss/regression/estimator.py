@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ from ntloss.regression.report import (
     show,
 )
 from ntloss.regression.training import BAR, RATES, as_json, best_epoch, train
-from ntloss.writing import Writer, digest_of_weights
+from ntloss.writing import LONGEST, Writer, digest_of_weights
 
 RECORD = "regressor.json"
 CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
@@ -174,6 +175,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             The estimator.
         """
         self._validate_params()
+        if self.train == "lora" and find_spec("peft") is None:
+            raise ImportError("train='lora' needs peft: pip install peft")
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -225,6 +228,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.verbose:
             parts = (training, choosing, calibrating)
             say(describe_rows(table, answers, parts, self.questions_, self.format_))
+            if cut := sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows):
+                say(f"shortened       {cut:,} questions of {LONGEST} tokens or more, in their middle")
         if writer.upper is not None:
             bar = partial(tqdm, desc="frozen layers", unit=" batches", disable=not self.verbose, **BAR)
             writer.upper.keep_states(rows, writer.collate, bar)
@@ -369,21 +374,30 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         Raises:
             FileNotFoundError: the folder holds no such model.
+            ValueError: its record is damaged.
         """
         file = Path(folder).expanduser() / RECORD
-        record = json.loads(file.read_text("utf-8"))
-        self, form = cls(**record["parameters"]), record["format"]
-        self.questions_ = Questions.from_dict(record["questions"])
-        self.format_ = AnswerFormat(NumberFormat(**form["numbers"]), form["log"], form["whole"])
-        self.calibration_ = Calibration(
-            *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
-        )
-        self.held_out_, self.report_ = (
-            pd.DataFrame(record[each]["data"], record[each]["index"], record[each]["columns"])
-            for each in ("held_out", "report")
-        )
-        self.summary_, self.history_ = record["summary"], record["history"]
-        self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file.parent} holds no {RECORD}: expected the folder that ntloss fit or "
+                "NumberRegressor.save wrote"
+            )
+        try:
+            record = json.loads(file.read_text("utf-8"))
+            self, form = cls(**record["parameters"]), record["format"]
+            self.questions_ = Questions.from_dict(record["questions"])
+            self.format_ = AnswerFormat(NumberFormat(**form["numbers"]), form["log"], form["whole"])
+            self.calibration_ = Calibration(
+                *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
+            )
+            self.held_out_, self.report_ = (
+                pd.DataFrame(record[each]["data"], record[each]["index"], record[each]["columns"])
+                for each in ("held_out", "report")
+            )
+            self.summary_, self.history_ = record["summary"], record["history"]
+            self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
         self.n_features_in_ = len(self.feature_names_in_)
         self.writer_ = Writer.from_pretrained(file.parent, self.format_.numbers)
         return self

@@ -135,8 +135,14 @@ def _check_names(rows: pd.DataFrame, table: str) -> None:
 
 def _check_is_ours(folder: Path, checkpoint: str) -> None:
     """Raise an error if a folder holds other files than an interrupted fit leaves."""
+    if folder.is_file():
+        raise ValueError(f"--output {folder}: expected a folder, but it is a file")
     if not folder.is_dir() or (folder / checkpoint).exists():
         return
+    if (folder / COMMAND).exists():
+        raise ValueError(
+            f"--output {folder} holds a fitted model: use ntloss predict, pass another --output, or delete it"
+        )
     if others := sorted(file.name for file in folder.iterdir() if not file.name.startswith("checkpoint")):
         raise ValueError(
             f"--output {folder}: expected a new folder or an empty one, but it holds {others[0]} "

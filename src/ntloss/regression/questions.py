@@ -355,7 +355,7 @@ def as_answers(y: Any) -> Numbers:
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
         raise ValueError(
             f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. Leave such rows "
-            'out of X and y, or read texts such as $1,234.50 by ntloss.numbers.parse_number(text, "whole")'
+            "out of X and y; texts such as $1,234.50 are read by ntloss.numbers.parse_number(text, 'whole')"
         )
     return numbers
 

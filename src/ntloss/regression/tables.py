@@ -78,6 +78,8 @@ def read_table(file: str | Path, separator: str | None = None, header: bool = Tr
             table = table.reset_index([name for name in table.index.names if name not in (None, *table)])
         elif ending in (".json", ".jsonl", ".ndjson"):
             table = _read_json(_read_text(path))
+        elif ending in (".xls", ".ods"):
+            raise ValueError("save it as .xlsx")
         elif ending == ".xlsx":
             table = _read_excel(path, notes, header)
         else:
@@ -305,8 +307,10 @@ def read_answers(
         notes.append(f"{rows} no {name!r}{f' ({marks})' if marks else ''}")
     if not shown:
         raise ValueError(f"the column {name!r} holds no number")
-    mark = decimal or (find_decimal_mark(shown, name) if fitted is None else fitted.decimal)
-    numbers, units = read_cells(shown, mark)
+    is_truth = {text.lower() for text in shown} <= {"true", "false"}
+    texts = [str(int(text.lower() == "true")) for text in shown] if is_truth else shown
+    mark = decimal or (find_decimal_mark(texts, name) if fitted is None else fitted.decimal)
+    numbers, units = read_cells(texts, mark)
     wrong, kinds = np.isnan(numbers), {*map(singular, units)}
     if not wrong.any() and len(kinds) > 1:
         wrong = np.array([unit != "" for unit in units])
@@ -354,9 +358,12 @@ def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _show_readings(texts: Sequence[str], numbers: Numbers, name: str) -> list[str]:
     """Show how numbers were read that `float` does not read, one of each kind."""
-    shapes = dict[str, str]()
+    shapes = dict[str, tuple[str, float]]()
     for text, number in zip(texts, numbers, strict=True):
         if not PLAIN.fullmatch(text) or float(text) != number:
-            shapes.setdefault(re.sub("[0-9]+", "0", text), f"{text!r} {{}}as {number:.15g}")
-    shown = [each.format("is read " * (i == 0)) for i, each in enumerate([*shapes.values()][:_EXAMPLES])]
+            shapes.setdefault(re.sub("[0-9]+", "0", text), (text, number))
+    shown = [
+        f"{text!r} {'as' if i else 'is read as'} {number:.15g}"
+        for i, (text, number) in enumerate([*shapes.values()][:_EXAMPLES])
+    ]
     return [f"in {name!r}, {', '.join(shown)}"] if shown else []

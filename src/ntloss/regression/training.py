@@ -154,7 +154,7 @@ def _load_state(file: Path, key: str, verbose: bool) -> dict[str, Any] | None:
         why = "" if held["key"] == key else "was left by other rows, parameters or pretrained weights"
     except FileNotFoundError:
         return None
-    except (EOFError, RuntimeError, UnpicklingError):
+    except (EOFError, KeyError, RuntimeError, TypeError, UnpicklingError):
         why = "is damaged"
     if verbose and why:
         say(f"started anew    {file} {why}")

@@ -44,4 +44,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] != ["train"] or len(sys.argv) < 3:
         sys.exit("usage: python -m ntloss.trainers.llamafactory train config.yaml [key=value ...]")
     del sys.argv[1]
-    run_exp(read_args())
+    args = read_args()
+    if not isinstance(args, dict):
+        sys.exit("expected a YAML or JSON file with LLaMA-Factory's arguments after train")
+    run_exp(args)

@@ -57,8 +57,9 @@ def make_number_aware(
         thousands: the separator of thousands in labels, see `parse_numbers`. Default: that of the vocabulary,
             and of a tokenizer: each text decides.
         chunked: compute the loss of training batches from hidden states, in the model's head, so that the
-            logits are never whole in memory; with an adapter around the head, logits are computed. Default:
-            True for an `SFTTrainer`, whose own loss does so, too, and False for others.
+            logits are never whole in memory. Logits are computed all the same with another head than a linear
+            layer, and for an encoder-decoder that makes its decoder's inputs in its forward. Default: True
+            for an `SFTTrainer`, whose own loss does so, too, and False for others.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
         chunk_size: positions of a chunk. Default: depends on the device.
 

@@ -41,7 +41,9 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
             self.loss.group = current_spmd_mesh().get_group("tp")
         is_checked = spmd.is_type_checking()
         with spmd.no_typecheck():
-            loss = self.fn(pred, labels) / (1 if global_valid_tokens is None else global_valid_tokens)
+            loss = self.fn(pred, labels)
+            if global_valid_tokens is not None:
+                loss = loss / global_valid_tokens
             if is_checked:
                 spmd.assert_type(loss, {"dp": spmd.P, "cp": spmd.P, "tp": spmd.I})
         return loss, {}

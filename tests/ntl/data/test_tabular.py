@@ -158,7 +158,17 @@ def test_rows_of_one_group_are_in_one_split(table):
         assert len(set.union(*films)) == sum(map(len, films))
 
 
+@pytest.mark.parametrize("missing", ["", "NA"])  # NA is missing among numbers
+def test_each_row_without_a_group_is_a_group_of_its_own(table, missing):
+    text = "film,y,a\n" + "".join(f"{missing if i % 2 else i // 4},{i},{i}\n" for i in range(40))
+    data = table(text, "columns=[a]", "group_by=film", "validation_size=5", "test_size=6")
+    parts = [[int(e.answer) for e in part] for part in (data.train, data.validation, data.tests["test"])]
+    assert sum(i % 2 for part in parts for i in part) == 20
+    assert min(sum(i % 2 for i in part) for part in parts) > 0
+
+
 def test_rows_that_are_left_out_are_counted(table):
     data = table("a,y\n1,2\nlonger,3\n4,\n5,6\n7,8\n", "longest=3")
+    assert len(rows(table("a,y\n1,2\n3,4\n1,2\n5,6\n"))) == 3  # a repeated row counts once
     assert data.note == "left out: 1 rows without y, 1 rows with a question of more than 3 characters"
     assert table("a,y\n1,2\n3,4\n5,6\n").note is None
