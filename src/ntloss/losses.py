@@ -112,13 +112,15 @@ class NTLCrossEntropyLoss(nn.Module):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self.term = NumberTerm(as_vocabulary(vocabulary), criterion, mode, ignore_index, shift)
-        if self.criterion is not None:
-            check_unit(self.criterion, self.vocabulary)
+        vocabulary = as_vocabulary(vocabulary)
+        self.term = NumberTerm(vocabulary, criterion, mode, ignore_index, shift)
+        if self.term.criterion is not None:
+            check_unit(self.term.criterion, vocabulary)
         self.label_smoothing = label_smoothing
         self.reduction = reduction
         self.group = group
-        self.weight: float | Tensor = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
+        default = 0.3 if self.term.reader.mode == "add" else 1.0
+        self.weight: float | Tensor = default if weight is None else weight
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), property):
@@ -236,8 +238,9 @@ class NTLCrossEntropyLoss(nn.Module):
         Args:
             progress: steps done / all steps, from 0 to 1.
         """
-        if isinstance(self.criterion, HLGauss) and self.criterion.schedule is not None:
-            self.criterion.anneal(progress)
+        criterion = self.term.criterion
+        if isinstance(criterion, HLGauss) and criterion.schedule is not None:
+            criterion.anneal(progress)
 
     def forward(
         self, logits: Tensor, labels: Tensor | PreparedLabels, *, count: Tensor | float | None = None

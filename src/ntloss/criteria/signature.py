@@ -110,8 +110,8 @@ def reads_of(criterion: Criterion) -> tuple[str, ...]:
         ValueError: a partial sets an option that the function does not have.
     """
     parameters = _parameters(criterion)
-    unknown = [name for name in parameters if name not in READABLE and requires(criterion, name)]
     reads = tuple(name for name in parameters if name in READABLE)
+    unknown = [p.name for p in parameters.values() if p.name not in READABLE and p.default is p.empty]
     if unknown or not reads:
         raise TypeError(
             f"criterion {name_of(criterion)} reads {', '.join(unknown) or 'nothing'}; a criterion may read "
@@ -170,12 +170,14 @@ def name_of(criterion: Criterion) -> str:
 
 def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
-    largest = max(map(abs, vocabulary.distinct_values))
-    if not fact(criterion, "in_units") or option_of(criterion, "squash") or largest <= _LARGEST_UNIT:
+    if not fact(criterion, "in_units") or option_of(criterion, "squash"):
         return
-    raise ValueError(
-        f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
-        f"{largest:,.0f}, and would outweigh cross-entropy: expected HLGauss or another bounded criterion "
-        "(dist2, number_level, ntl_was with squash=2.0), digits (NumberVocabulary.from_tokenizer(tokenizer, "
-        "tokens='digits')), or values that are divided by their range"
-    )
+    largest = max(map(abs, vocabulary.distinct_values))
+    if largest > _LARGEST_UNIT:
+        raise ValueError(
+            f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
+            f"{largest:,.0f}, and would outweigh cross-entropy: expected HLGauss or another bounded "
+            "criterion (dist2, number_level, ntl_was with squash=2.0), digits "
+            "(NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')), or values that are divided by "
+            "their range"
+        )

@@ -306,7 +306,7 @@ class HLGauss:
             self.schedule, sigma = (first, last), first
         self._sigma = _as_sigma(sigma)
         self._calls_at_start: int | None = None if self.schedule is None else 0  # None after `anneal`
-        if not _is_number(relative) or not 0 <= relative < math.inf:
+        if isinstance(relative, bool) or not 0 <= relative < math.inf:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
         self.leading_zeros = leading_zeros
@@ -562,15 +562,10 @@ def _numbers_of(answers: Iterable[float | str], name: str) -> tuple[list[float],
     return numbers, padded
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or NumPy."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _as_sigma(sigma: Any) -> Tensor:
     """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
     is_tensor = isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point()
-    if not is_tensor and not _is_number(sigma):
+    if not is_tensor and (not isinstance(sigma, Real) or isinstance(sigma, bool)):
         raise TypeError(
             f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
         )

@@ -17,7 +17,7 @@ from ntloss.engine.readout import COMPUTED_IN, given_type
 from ntloss.engine.shards import Shard, check_same_labels
 from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import LabelNumbers, find_numbers, first_tokens, without_float64
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import VALUE, NumberVocabulary
 
 IGNORED = -100  # label of positions without a loss, the default of torch
 Mode = Literal["add", "replace"]
@@ -318,17 +318,18 @@ class NumberTables(nn.Module):
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
-            if self._has_cells and not all(is_value for _, is_value in distinct):
+            are_own = [is_value for _, is_value in distinct]
+            if self._has_cells and not all(are_own):
                 tables["cells"] = self._cells_of(index)
-            if self.vocabulary.value_tokens:
-                tables["own_values"] = torch.tensor([is_value for _, is_value in distinct])
+            if any(are_own):
+                tables["own_values"] = torch.tensor(are_own)
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
         self.has_several_forms = len(levels) > 1
 
     def _cells_of(self, index: dict[tuple[float, bool], int]) -> Tensor:
-        tokens = [token for token in self.vocabulary.tokens if token.is_whole]
+        tokens = [token for token in self.vocabulary.tokens if token.kind > VALUE]  # whole numbers
         table = torch.zeros(
             2, max((t.kind for t in tokens), default=0) // 2 * 2 + 2, len(index), dtype=torch.bool
         )

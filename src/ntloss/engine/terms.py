@@ -102,11 +102,11 @@ class NumberTerm(nn.Module):
         of_loss = ignore_index, shift, mode, made_for
         self.reader = LabelReader(vocabulary, self.reads, with_decimals, fields, *of_loss)
         has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
-        if self.criterion is not None and self.reader.finds_numbers and not has_digits:
-            of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)
+        of_numbers = [name for name in self.reads if name in OF_NUMBERS]
+        if self.criterion is not None and of_numbers and not has_digits:
             raise ValueError(
-                f"criterion {name_of(self.criterion)} reads {of_numbers}, known only of numbers that tokens "
-                f"such as '4' or '12' write, but no number token is like these (the first is "
+                f"criterion {name_of(self.criterion)} reads {', '.join(of_numbers)}, known only of numbers "
+                "that tokens such as '4' or '12' write, but no number token is like these (the first is "
                 f"{vocabulary.tokens[0].text!r}): expected a criterion that compares values of single "
                 "tokens, such as crps or gaussian_smoothing"
             )

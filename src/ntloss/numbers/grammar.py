@@ -244,14 +244,17 @@ def _plain(match: re.Match[str], thousands: str | None) -> str:
     body = body.replace(",", "") if thousands in (None, ",") else body
     digits = _NO_DIGIT.sub("", body.replace(",", POINT))
     sign = "-" if SIGNS[match["sign"] or "+"] * SIGNS[match["inner"] or "+"] < 0 else ""
-    power = int(with_ascii_sign(match["power"] or "0"))
+    power = int(with_ascii_sign(match["power"])) if match["power"] else 0
     for word in re.findall("[a-z]+", (match["magnitude"] or "").lower()):
         power += POWERS[word if word in POWERS else word.removesuffix("s")]
     return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
 
 
-def _matches(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], str, bool]]:
-    """Yield numbers, each also as in `Written.plain`, and whether it is in a list that could be grouped."""
+def find_digits(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], str, bool]]:
+    """Yield numbers, each also as in `Written.plain`, and whether it is in a list that could be grouped.
+
+    Labels need no more, and what stands around a number takes as long again to look at.
+    """
     lists = [found.span() for found in _LIST.finditer(text)] if thousands is None and "," in text else []
     for match in _scanner(thousands).finditer(text):
         body = match["body"]
@@ -262,15 +265,6 @@ def _matches(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], 
                 yield each, _plain(each, ""), True
         else:
             yield match, _plain(match, thousands), False
-
-
-def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
-    """Find all numbers of a text; yield the start and `plain` of each, as in `Written`.
-
-    Labels need no more, and what stands around a number takes as long again to look at.
-    """
-    for match, plain, _ in _matches(text, thousands):
-        yield match.start(), plain
 
 
 def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
@@ -295,7 +289,7 @@ def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     found: list[Written] = []
     tied_until = 0
-    for match, plain, in_list in _matches(text, thousands):
+    for match, plain, in_list in find_digits(text, thousands):
         start, end = match.span()
         tied = None if in_list else _tied(thousands).match(text, end)
         alone = not (in_list or tied or start < tied_until)
@@ -319,7 +313,7 @@ def value_of_token(text: str) -> float | None:
     number = re.fullmatch(_number(None), text.removesuffix(POINT) if text.count(POINT) == 1 else text)
     if number is None or number["money"] or number["magnitude"] or number["sign"]:
         return None
-    value = as_value(_plain(number, None))
+    value = float(_plain(number, None))
     return value if value <= LARGEST else None
 
 

@@ -145,11 +145,14 @@ def find_numbers(
             pieces[i] = BREAK + pieces[i]
     text = b"".join([*pieces, BREAK]).decode(errors="surrogateescape")  # parts of characters are surrogates
     found = array("q")
-    for start, plain in find_digits(text, vocabulary.thousands):
-        found.extend(_measure(start, plain))
+    for match, plain, _ in find_digits(text, vocabulary.thousands):
+        mantissa, _, power = plain.lstrip("-").partition("e")
+        whole, _, fraction = mantissa.partition(POINT)
+        exponent = int(power[:_LONGEST_POWER]) if power else 0
+        found.extend((match.start(), len(whole), len(fraction), exponent))
     packed = ids.new_zeros(*shape, len(LabelNumbers._fields))
     if found:
-        token = torch.repeat_interleave(spelling.digit_counts(tokens))
+        token = torch.repeat_interleave(ids.new_tensor([*map(spelling.digits.__getitem__, tokens)]))
         digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
         at, numbers = _by_token(digits, ids, spelling, decimals)
         packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
@@ -179,18 +182,10 @@ def without_float64(packed: Tensor) -> Tensor:
     return LabelNumbers.unpack(packed.cpu()).pack(torch.float32) if packed.dtype == torch.int64 else packed
 
 
-def _measure(start: int, plain: str) -> tuple[int, int, int, int]:
-    """Return where a number starts, its digits before and after the point, and its power of ten."""
-    if plain.isdecimal():  # most numbers
-        return start, len(plain), 0, 0
-    mantissa, _, power = plain.lstrip("-").partition("e")
-    whole, _, fraction = mantissa.partition(POINT)
-    return start, len(whole), len(fraction), int(power[:_LONGEST_POWER] or 0)
-
-
 def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> tuple[Tensor, ...]:
-    """Find the digits of numbers `[numbers, 4]`, as `_measure` returns them, from left to right.
+    """Find the digits of numbers, from left to right.
 
+    `numbers` are `[numbers, 4]`: where each starts, its digits before and after the point, its power of ten.
     `token` is the index of the token of each digit in the text, whether it belongs to a number or not.
     Return, for each digit of a number, the indices of its token and of its number, its place, how many digits
     of the number follow it, and its value, float64.

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ntloss.numbers.grammar import DIGITS, POINT, count_digits, is_piece, with_ascii_sign
 
@@ -122,6 +121,7 @@ class Spelling(dict[int, bytes]):
         vocab_size: width of the model's logits.
 
     Attributes:
+        digits: token to the number of digits that it writes, of the tokens that were looked up.
         is_number: `[vocab]`, bool, whether a token is a number token.
         points: `[vocab]`, digits after the point of a number token's own, 2 for `3.14`.
         powers: `[vocab]`, exponent of a number token's own, 3 for `1e3`.
@@ -138,7 +138,7 @@ class Spelling(dict[int, bytes]):
             self.points, self.powers, self.kinds = torch.zeros(3, vocab_size, dtype=torch.int64)
             has_values = any(token.is_value for token in tokens)
             self.magnitudes = torch.zeros(vocab_size, dtype=torch.float64) if has_values else None
-        self._digits: dict[int, int] = {}  # in what each token writes that was looked up
+        self.digits: dict[int, int] = {}
         for token in tokens:
             self.kinds[token.token_id] = token.kind
             if token.is_value and self.magnitudes is not None:
@@ -146,10 +146,10 @@ class Spelling(dict[int, bytes]):
                 self.magnitudes[token.token_id] = abs(token.value)
                 continue
             self._add(token.token_id, token.text.encode())
-            mantissa, _, power = with_ascii_sign(token.text).lower().partition("e")
+            mantissa, _, power = token.text.lower().partition("e")
             self.is_number[token.token_id] = True
             self.points[token.token_id] = len(mantissa.partition(POINT)[2])
-            self.powers[token.token_id] = int(power or 0)
+            self.powers[token.token_id] = int(with_ascii_sign(power)) if power else 0
 
     def __missing__(self, token_id: int) -> bytes:
         spelled = BREAK if token_id < 0 else self._texts.bytes_of(token_id) or _UNKNOWN
@@ -159,12 +159,8 @@ class Spelling(dict[int, bytes]):
 
     def _add(self, token_id: int, spelled: bytes) -> bytes:
         self[token_id] = spelled
-        self._digits[token_id] = len(ASCII_DIGIT.findall(spelled))
+        self.digits[token_id] = len(ASCII_DIGIT.findall(spelled))
         return spelled
-
-    def digit_counts(self, ids: list[int]) -> Tensor:
-        """Count the digits in what each of some tokens writes, `[tokens]`; they have been looked up."""
-        return torch.tensor([*map(self._digits.__getitem__, ids)], dtype=torch.int64, device="cpu")
 
     def pieces(self, ids: Iterable[int]) -> list[bytes]:
         """Return what each token of a row writes, with spaces only where the text had some.

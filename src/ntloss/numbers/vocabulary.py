@@ -69,19 +69,16 @@ class NumberToken:
         return not self.is_value and self.text.removeprefix(" ") in tuple(DIGITS)
 
     @property
-    def is_whole(self) -> bool:
-        """True without a point or an exponent of its own, which would make the token a number by itself."""
-        return not self.is_value and self.text.lstrip(_BEFORE).isdigit()
-
-    @property
     def kind(self) -> int:
-        """Length and sign in one number: twice its digits, 1 more below zero; 0 unless it `is_whole`.
+        """Length and sign in one number: twice its digits, 1 more below zero.
 
-        It is 1 for a token that is given by its value.
+        It is 1 for a token that is given by its value, and 0 for one with a point or an exponent of its own,
+        which make it a number by itself.
         """
         if self.is_value:
             return VALUE
-        return 2 * self.digits + (self.value < 0) if self.is_whole else 0
+        is_whole = self.text.lstrip(_BEFORE).isdigit()
+        return 2 * self.digits + (self.value < 0) if is_whole else 0
 
     @property
     def starts_number(self) -> bool:
@@ -131,7 +128,7 @@ class NumberVocabulary:
                 "tokens that stand for numbers ('<num_4>') with "
                 "NumberVocabulary.from_mapping({token_id: value})."
             )
-        ids = (*self.token_ids, *self._texts.decoded)
+        ids = {token.token_id for token in self.tokens} | self._texts.decoded.keys()
         for token_id in (min(ids), max(ids)):
             if not 0 <= token_id < self.vocab_size:
                 raise _outside(token_id, self.vocab_size)
