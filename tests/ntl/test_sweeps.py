@@ -81,14 +81,6 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert len(finished(out)) == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "meant"),
-    [
-        ("trainig_args: {max_steps: 3}", "training_args?"),
-        ("learning_rate: 0.5", "learning_rate"),
-        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts?"),
-    ],
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
 def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, tiny, tmp_path, out):
@@ -103,6 +95,14 @@ def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, 
         assert_close(results(tmp_path / "other" / name), results(out / name), TRAINED_BY_ADAM)
 
 
+@pytest.mark.parametrize(
+    ("settings", "meant"),
+    [
+        ("trainig_args: {max_steps: 3}", "training_args?"),
+        ("learning_rate: 0.5", "learning_rate"),
+        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts?"),
+    ],
+)
 def test_a_key_of_a_study_that_nothing_reads_is_an_error(settings, meant, tiny, out, capsys):
     write_more(tiny, settings)
     assert compare(*changed(tiny, "loss=ntl_was")) == 2
