@@ -594,6 +594,22 @@ def _open_mappings(node: DictConfig) -> DictConfig:
     return node
 
 
+def _criteria() -> dict[str, bool]:
+    """Map the functions of `ntloss.criteria.CRITERIA` to whether each replaces cross-entropy.
+
+    Both are read from the source, because importing the functions imports torch, for which `ntl train --help`
+    would wait.
+    """
+    found = {}
+    for module in ("tokens", "whole_numbers"):
+        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
+        for node in ast.parse(source).body:
+            for decorator in getattr(node, "decorator_list", ()):
+                if isinstance(node, ast.FunctionDef) and ast.unparse(decorator).startswith("facts("):
+                    found[node.name] = any(keyword.arg == "replaces" for keyword in decorator.keywords)
+    return found
+
+
 def register() -> None:
     """Tell Hydra the settings, and omegaconf the resolvers of `conf/`."""
     store = ConfigStore.instance()
@@ -606,17 +622,10 @@ def register() -> None:
     }
     for (group, name), kind in groups.items():
         store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
-    # Each criterion is a loss. Their names are read from the source: importing the functions imports torch.
-    for module in ("tokens", "whole_numbers"):
-        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
-        for node in ast.parse(source).body:
-            facts = [
-                call for call in map(ast.unparse, getattr(node, "decorator_list", ())) if "facts(" in call
-            ]
-            if isinstance(node, ast.FunctionDef) and facts and node.name != "del_loss":  # which has a file
-                own: dict[str, Any] = {"weight": 1.0, "mode": Mode.replace} if "replaces=" in facts[0] else {}
-                loss = LossSettings(node.name, **own)
-                store.store(node.name, _open_mappings(OmegaConf.structured(loss)), "loss")
+    for name, replaces in _criteria().items():
+        if not files("ntl.conf").joinpath("loss", f"{name}.yaml").is_file():
+            loss = LossSettings(name, weight=1.0, mode=Mode.replace) if replaces else LossSettings(name)
+            store.store(name, _open_mappings(OmegaConf.structured(loss)), "loss")
     # Open, because all arguments of transformers can be given.
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")
