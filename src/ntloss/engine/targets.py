@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -403,8 +403,19 @@ class Targets(NamedTuple):
 _OF_POSITIONS = Targets._fields.index("number_rows")  # number of the fields that have a row a position
 
 
+class Term(Protocol):
+    """What targets depend on: a `NumberTerm`."""
+
+    tables: NumberTables
+    reader: LabelReader
+
+    def move_to(self, device: torch.device) -> None:
+        """Move the tables to a device."""
+        ...
+
+
 def make_targets(
-    term: Any,
+    term: Term,
     labels: Tensor | PreparedLabels,
     inputs: Tensor | None,
     reduction: str,
@@ -425,8 +436,7 @@ def make_targets(
         shard: this rank's part of the vocabulary, if it is sharded.
         are_logits: whether to check the width and dtype of the inputs as those of logits.
     """
-    tables: NumberTables = term.tables
-    reader: LabelReader = term.reader
+    tables, reader = term.tables, term.reader
     reads = reader.reads
     if are_logits and (not isinstance(inputs, Tensor) or inputs.dtype not in COMPUTED_IN):
         raise TypeError(

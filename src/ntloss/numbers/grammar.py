@@ -250,10 +250,10 @@ def _plain(match: re.Match[str], thousands: str | None) -> str:
     return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
 
 
-def find_digits(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], str, bool]]:
+def match_numbers(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], str, bool]]:
     """Yield numbers, each also as in `Written.plain`, and whether it is in a list that could be grouped.
 
-    Labels need no more, and what stands around a number takes as long again to look at.
+    Labels need no more; `find_numbers` also looks at what stands around a number, which takes as long again.
     """
     lists = [found.span() for found in _LIST.finditer(text)] if thousands is None and "," in text else []
     for match in _scanner(thousands).finditer(text):
@@ -289,7 +289,7 @@ def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     found: list[Written] = []
     tied_until = 0
-    for match, plain, in_list in find_digits(text, thousands):
+    for match, plain, in_list in match_numbers(text, thousands):
         start, end = match.span()
         tied = None if in_list else _tied(thousands).match(text, end)
         alone = not (in_list or tied or start < tied_until)
@@ -394,24 +394,31 @@ class NumberReader(NamedTuple):
 
     def _match(self, text: str) -> tuple[re.Match[str] | None, bool]:
         """Return the number that a text begins with, and whether it is tied."""
-        pattern, ties, *_ = _patterns(self.thousands)
-        number = pattern.match("$" + text if self._is_amount(text) else text)
-        return number, number is not None and ties.match(number.string, number.end()) is not None
+        patterns = _patterns(self.thousands)
+        number = patterns.number.match("$" + text if self._is_amount(text) else text)
+        return number, number is not None and patterns.ties.match(number.string, number.end()) is not None
 
     def _is_amount(self, text: str) -> bool:
         """Return whether the text goes on with an amount of money whose currency stands before it."""
         return self.money and _AMOUNT.match(text) is not None
 
 
+class _Patterns(NamedTuple):
+    number: re.Pattern[str]
+    ties: re.Pattern[str]
+    begun: Any  # a number, of `regex`
+    begun_ties: Any  # the same with what ties it
+
+
 @functools.cache
-def _patterns(thousands: str | None) -> tuple[re.Pattern[str], re.Pattern[str], Any, Any]:
-    """Return the patterns of a number, of what ties it, and of one that is begun, without and with ties."""
+def _patterns(thousands: str | None) -> _Patterns:
     import regex  # transformers needs it, too: it matches what is still being written
 
     number = rf"\s{{0,2}}{_number(thousands, _SYMBOL, '')}"
     ties = _ties(thousands, _SYMBOL, "")
-    begun, begun_ties = regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
-    return re.compile(number), re.compile(ties), begun, begun_ties
+    return _Patterns(
+        re.compile(number), re.compile(ties), regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
+    )
 
 
 def _with_characters(text: str) -> str:
@@ -432,12 +439,14 @@ def _read(reader: NumberReader, text: str) -> Reading:
 @functools.lru_cache(maxsize=2**16)
 def _is_open(reader: NumberReader, text: str) -> bool:
     """Return whether characters that follow may change the number of a text, or whether it is tied."""
-    (_, ties, begun, begun_ties), (number, tied) = _patterns(reader.thousands), reader._match(text)
+    patterns = _patterns(reader.thousands)
+    number, tied = reader._match(text)
     text = "$" + text if reader._is_amount(text) else text
-    if (begun if tied else begun_ties).fullmatch(text, partial=True) is not None:
+    begun = patterns.begun if tied else patterns.begun_ties
+    if begun.fullmatch(text, partial=True) is not None:
         return True
     # Three digits behind a space may tie, which a fourth one unties.
-    return tied and number is not None and ties.match(text + "1", number.end()) is None
+    return tied and number is not None and patterns.ties.match(text + "1", number.end()) is None
 
 
 # For states: what the grammar takes for the same. Only the first digit of a number may not be 0.

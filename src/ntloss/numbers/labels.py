@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.grammar import POINT, find_digits
+from ntloss.numbers.grammar import POINT, match_numbers
 from ntloss.numbers.texts import BREAK, Spelling
 from ntloss.numbers.vocabulary import VALUE, NumberVocabulary
 
@@ -145,7 +145,7 @@ def find_numbers(
             pieces[i] = BREAK + pieces[i]
     text = b"".join([*pieces, BREAK]).decode(errors="surrogateescape")  # parts of characters are surrogates
     found = array("q")
-    for match, plain, _ in find_digits(text, vocabulary.thousands):
+    for match, plain, _ in match_numbers(text, vocabulary.thousands):
         mantissa, _, power = plain.lstrip("-").partition("e")
         whole, _, fraction = mantissa.partition(POINT)
         exponent = int(power[:_LONGEST_POWER]) if power else 0
@@ -182,13 +182,21 @@ def without_float64(packed: Tensor) -> Tensor:
     return LabelNumbers.unpack(packed.cpu()).pack(torch.float32) if packed.dtype == torch.int64 else packed
 
 
-def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> tuple[Tensor, ...]:
-    """Find the digits of numbers, from left to right.
+class _Digits(NamedTuple):
+    """The digits of numbers in a text, from left to right, `[digits]`."""
+
+    token: Tensor  # index of its token
+    number: Tensor  # index of its number
+    place: Tensor
+    after: Tensor  # digits of the number after it
+    value: Tensor  # 0 to 9, float64
+
+
+def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Digits:
+    """Find the digits of numbers, and their places.
 
     `numbers` are `[numbers, 4]`: where each starts, its digits before and after the point, its power of ten.
     `token` is the index of the token of each digit in the text, whether it belongs to a number or not.
-    Return, for each digit of a number, the indices of its token and of its number, its place, how many digits
-    of the number follow it, and its value, float64.
     """
     if text.isascii():
         chars = torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8)
@@ -209,11 +217,11 @@ def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> tup
         rank, total = torch.where(second, rank - whole, rank), torch.where(second, total - whole, whole)
         whole = total
     after = total - 1 - rank
-    return token.index_select(0, own), number, whole - 1 - rank + power, after, value
+    return _Digits(token.index_select(0, own), number, whole - 1 - rank + power, after, value)
 
 
 def _by_token(
-    digits: tuple[Tensor, ...], ids: Tensor, spelling: Spelling, decimals: bool
+    digits: _Digits, ids: Tensor, spelling: Spelling, decimals: bool
 ) -> tuple[Tensor, LabelNumbers]:
     """Return which of the tokens `ids` are number tokens of numbers, and the numbers of these.
 

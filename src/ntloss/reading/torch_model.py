@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,16 @@ _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.fl
 _WITH_OTHER_CACHES = ("fsmt", "minimax")
 _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
+
+
+class _Run(NamedTuple):
+    """What is known after prompts were run."""
+
+    tokens: Tensor  # `[rows, n]`, with those of a prefix
+    mask: Tensor  # of the tokens; of an encoder-decoder, that of the encoder's
+    logits: Tensor  # see `TorchModel.__call__`
+    cache: Any
+    moved: Tensor  # `[rows, 1]`, how far images move the positions of what follows
 
 
 class TorchModel(Source):
@@ -86,10 +96,10 @@ class TorchModel(Source):
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
-        tokens, mask, logits, cache, moved = self._run(inputs, prefix_ids)
-        root = Prompts(self, mask, cache, logits[:, -1], moved)
-        if not self.has_decoder and "position_ids" not in self.accepted and bool((mask == 0).any()):
-            _check_padding(root, tokens)
+        run = self._run(inputs, prefix_ids)
+        root = Prompts(self, run.mask, run.cache, run.logits[:, -1], run.moved)
+        if not self.has_decoder and "position_ids" not in self.accepted and bool((run.mask == 0).any()):
+            _check_padding(root, run.tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
             raise ValueError(
                 f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
@@ -104,30 +114,29 @@ class TorchModel(Source):
         A cache of attention layers holds every prefix. With other caches, and for models that take no
         positions but count the cache's tokens, each prefix is run by itself.
         """
-        tokens, _, logits, cache, moved = self._run(inputs, keep=torch.tensor(lengths) - 1)
-        if not _holds_all(cache, tokens.shape[-1]) or "position_ids" not in self.accepted:
+        run = None
+        if "position_ids" in self.accepted:
+            run = self._run(inputs, keep=torch.tensor(lengths) - 1)
+        if run is None or not _holds_all(run.cache, run.tokens.shape[-1]):
             for length in lengths:
                 begun = {
-                    name: value[:, :length] if _is_by_token(value, tokens) else value
+                    name: value[:, :length] if _is_by_token(value, inputs["input_ids"]) else value
                     for name, value in inputs.items()
                 }
                 yield self.continuations(begun, {})
             return
-        seen = torch.arange(tokens.shape[-1], device=tokens.device)
+        seen = torch.arange(run.tokens.shape[-1], device=run.tokens.device)
         for first in range(0, len(lengths), rows):
-            kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
+            kept = torch.tensor(lengths[first : first + rows], device=seen.device)
             same = torch.zeros_like(kept)
             sees = (seen < kept[:, None]).long()
-            yield Prompts(self, sees, cache, logits[0, first : first + rows], moved[same], same.tolist())
+            logits = run.logits[0, first : first + rows]
+            yield Prompts(self, sees, run.cache, logits, run.moved[same], same.tolist())
 
     def _run(
         self, inputs: Mapping[str, Any], prefix_ids: Sequence[int] = (), keep: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
-        """Run prompts, each with the tokens of a prefix after it.
-
-        Return the tokens, their mask (of an encoder-decoder, that of the encoder's), the logits, see
-        `__call__`, the cache, and how far images move the positions of what follows, `[rows, 1]`.
-        """
+    ) -> _Run:
+        """Run prompts, each with the tokens of a prefix after it; `keep` chooses the logits' columns."""
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
             raise TypeError(
@@ -175,12 +184,14 @@ class TorchModel(Source):
         moved = tokens.new_zeros(len(tokens), 1)
         has_grid = self.counting is not None and any("grid" in name for name in further)
         before = getattr(self.counting, "rope_deltas", None)
-        logits, cache = self(tokens[:, seen:], mask, past, None if has_grid else moved, None, keep, further)
+        logits, cache = self(
+            tokens[:, seen:], mask, past, None if has_grid else moved, keep=keep, further=further
+        )
         if has_grid:
             moved = self.counting.rope_deltas.to(tokens.device)
         if self.counting is not None:
             self.counting.rope_deltas = before
-        return tokens, mask, logits, cache, moved
+        return _Run(tokens, mask, logits, cache, moved)
 
     def _further(self, inputs: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
         """Return what a processor made besides tokens, such as images; a TypeError if it is not taken."""

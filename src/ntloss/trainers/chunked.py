@@ -62,12 +62,12 @@ class ChunkedHead:
     def __init__(self, chunk_size: int | None) -> None:
         self.chunk_size = chunk_size
         self.checked = False  # the head of the model
-        self._forward = self._call_in_head  # one object, so that a compiled model is not compiled again
-        self._in_head: Any = None
+        self._compute: Any = None  # what the head does during a call
+        self._forward = self._run_head  # one object, so that a compiled model is not compiled again
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
-    def _call_in_head(self, *args: Any, **kwargs: Any) -> Any:
-        return self._in_head(*args, **kwargs)
+    def _run_head(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compute(*args, **kwargs)
 
     def __call__(
         self, model: Any, head: nn.Linear, run: Callable[[], Any], compute: Compute, width: int
@@ -91,7 +91,7 @@ class ChunkedHead:
         final_bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
         found, probed = None, torch.empty(0)  # what `compute` returned, and the logits of one position
 
-        def in_head(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def compute_loss(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
             nonlocal found, probed
             if found is not None:
                 return own_forward(hidden, *args, **kwargs)
@@ -113,11 +113,11 @@ class ChunkedHead:
             return logits
 
         replaced = vars(head).get("forward")
-        self._in_head, vars(head)["forward"] = in_head, self._forward
+        self._compute, vars(head)["forward"] = compute_loss, self._forward
         try:
             outputs = run()
         finally:
-            self._in_head = None
+            self._compute = None
             del vars(head)["forward"]
             if replaced is not None:
                 vars(head)["forward"] = replaced

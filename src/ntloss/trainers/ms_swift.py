@@ -22,9 +22,12 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
     class NumberLoss(BaseLoss):  # type: ignore[misc]
         def __init__(self, args: Any, trainer: Any) -> None:
             super().__init__(args, trainer)
-            template = trainer.template
-            if self.is_megatron or (size := template.sequence_parallel_size) > 1:
-                given = "Megatron" if self.is_megatron else f"sequence_parallel_size={size}"
+            template, given = trainer.template, ""
+            if self.is_megatron:
+                given = "Megatron"
+            elif template.sequence_parallel_size > 1:
+                given = f"sequence_parallel_size={template.sequence_parallel_size}"
+            if given:
                 raise ValueError(f"{given}: ms-swift computes its own loss there, not --loss_type {name}")
             if template.padding_free and of_loss.loss().finds_numbers:
                 raise ValueError(f"{of_loss.criterion} reads whole numbers: expected --padding_free false")
