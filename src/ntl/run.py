@@ -42,7 +42,7 @@ from ntl.identity import (
     leave_out_learned,
 )
 from ntl.layout import CHECKPOINT, HYDRA, LEARNED_ROWS, LOG, PREDICTIONS, RESULTS, STATE
-from ntl.losses import add_loss, choose_widths
+from ntl.losses import LabelNoise, add_loss, choose_widths
 from ntl.settings import (
     AUTO,
     HEAD,
@@ -267,7 +267,15 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
             trained["sigma"] = choose_widths(built.write([e.answer for e in data.train]))
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-    rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
+    rows: dict[str, Any] = {}
+    if learned is not None:
+        packed, noise = config.training_args.packed, None
+        if config.loss.label_noise is not None:
+            answers = [example.answer for example in data.train]
+            noise = LabelNoise(answers, config.loss.label_noise, arguments.seed)
+        rows["train_dataset"] = EncodedRows(data.train, built, noise, packed)
+        if packed:
+            built.check_packing(rows["train_dataset"].__getitems__(range(min(2, len(data.train)))))
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
