@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.data.arithmetic import PrepareArithmetic
-from ntl.data.files import Prepare
-from ntl.data.mathematics_dataset import PrepareMathematicsDataset
+from ntl.data.mathematics_dataset import Prepare, PrepareMathematicsDataset
 from ntl.data.task import Example
 from ntl.errors import UserError, unknown_key, writing_to
 from ntl.terminal import print_keys
@@ -76,9 +75,9 @@ def prepare(settings: Prepare) -> None:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds one
             of the files already. No existing file is changed.
     """
-    plan = settings.plan()
+    archive = settings.find_archive()
     folder = Path(settings.destination).expanduser()
-    existing = [file for file in plan.files.values() if (folder / file).exists()]
+    existing = [file for file in settings.files.values() if (folder / file).exists()]
     if existing and not settings.overwrite:
         raise UserError(
             f"destination={folder} has {', '.join(existing)} already. Pass overwrite=true to make these "
@@ -89,8 +88,8 @@ def prepare(settings: Prepare) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".prepare-") as scratch:
             written = {
-                plan.files[split]: _write(Path(scratch, plan.files[split]), examples)
-                for split, examples in plan.splits(Path(scratch))
+                settings.files[split]: _write(Path(scratch, settings.files[split]), examples)
+                for split, examples in settings.make(archive, Path(scratch))
             }
             for file in written:
                 os.replace(Path(scratch, file), folder / file)
