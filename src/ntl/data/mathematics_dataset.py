@@ -131,7 +131,7 @@ def find_archive(settings: Prepare, modules: Sequence[str], longer: Sequence[str
     names += [f"interpolate/{module}.txt" for module in modules]
     names += [f"extrapolate/{module}.txt" for module in longer]
     layouts = [Layout({name: inside + name for name in names}) for inside in ("", f"{ARCHIVE}/")]
-    advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
+    advice = f"Pass --source FOLDER, the folder of the unpacked archive {ARCHIVE}."
     folder = Path(settings.source).expanduser()
     layout = find_layout("source", folder, layouts, advice)
     return Archive({name: Path(path) for name, path in layout.files.items()})
