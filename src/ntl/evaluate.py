@@ -154,18 +154,6 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and "identity" in content else None
 
 
-def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
-    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
-    places = [default]
-    for path in run.glob(f"*/{RESULTS}"):
-        try:
-            found = read_results(path.parent) or {}
-        except UserError:
-            continue  # somebody else's
-        places += [(found["sweep"], found["job"])] if "sweep" in found else []
-    return min(places)
-
-
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group examples of similar length into batches of their indices, which saves padding.
 

@@ -13,7 +13,7 @@ from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
-from ntl.settings import TOP, unread_keys
+from ntl.settings import check_keys
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
@@ -52,9 +52,8 @@ def read_study(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
     if not isinstance(study, dict):
         raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
-    for key in unread_keys(map(str, study), path.read_text("utf-8")):
-        if "defaults" not in study:  # files that a study extends may read other keys of it
-            raise unknown_key(f"{path}: ", key, TOP)
+    if "defaults" not in study:  # files that a study extends may read other keys of it
+        check_keys(map(str, study), path.read_text("utf-8"))
     return study
 
 
