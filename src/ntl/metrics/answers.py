@@ -165,7 +165,8 @@ def reference_scores(data: TaskData, examples: Sequence[Example]) -> dict[str, f
     expected = [example.expected for example in examples if example.expected is not None]
     if len(expected) == len(examples):
         references["noise"] = expected
-    answers, scores = [example.answer for example in examples], {}
+    answers = [example.answer for example in examples]
+    scores: dict[str, float] = {}
     for name, predicted in references.items():
         found = number_scores([*map(format_number, predicted)], answers, data.clip)
         scores |= {f"{name}_{metric}": found[metric] for metric in ("mae", "log_mae")}
@@ -215,11 +216,11 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
         >>> final_answer_scores(["2 + 3 = 5 #### 1,005 apples", "so 5"], ["#### 1005", "#### 5"], "####")
         {'exact_final_answer': 0.5, 'final_answer_accuracy': 0.5}
     """
-    final = [
+    said, right = (
         [next(iter(number_texts(text.partition(marker)[2], thousands=",")), "") for text in side]
         for side in (texts, answers)
-    ]
-    found = number_scores(*final)
+    )
+    found = number_scores(said, right)
     return {"exact_final_answer": found["exact_number"], "final_answer_accuracy": found["accuracy"]}
 
 
