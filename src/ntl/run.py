@@ -25,7 +25,6 @@ from ntl.evaluate import (
     Result,
     check_readings,
     read_results,
-    reference_metrics,
     score_answers,
     write_results,
 )
@@ -262,7 +261,8 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
     """Answer the validation set and the test sets, and score the answers."""
     from ntl.data import evenly_spaced
-    from ntl.scores import describe_metrics
+    from ntl.metrics.answers import reference_scores
+    from ntl.metrics.registry import describe_metrics, finite_or_none
     from ntl.trainer import EncodedRows
 
     results = {}
@@ -273,7 +273,7 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
         terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
         terms = {name: value for name, value in terms.items() if value is not None and math.isfinite(value)}
         found = trainer.result
-        metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
+        metrics = {**found.metrics, **terms, **finite_or_none(reference_scores(data, examples))}
         results[test] = Result(metrics, found.predictions)
         log.info(f"{test}: {describe_metrics(metrics)}")
     return results

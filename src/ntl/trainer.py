@@ -31,9 +31,8 @@ from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Result
 from ntl.layout import LEARNED_ROWS
 from ntl.losses import LabelNoise, count_numbers
-from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, find_metric, split_metric
+from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, describe_metrics, find_metric, split_metric
 from ntl.models import IGNORE, PACKED, AnsweringModel
-from ntl.scores import describe_metrics, finite_or_none
 from ntl.settings import HEAD, Config
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import PREPARED, NumberAware
@@ -306,7 +305,7 @@ def _means(prediction: EvalPrediction) -> dict[str, float]:
         means["loss"] = (means["ce"] + errors[0] / max(count, 1)) / 2
     if "ce" in means and means["ce"] < 700:
         means["perplexity"] = math.exp(means["ce"])
-    return {name: value for name, value in means.items() if finite_or_none(value) is not None}
+    return {name: value for name, value in means.items() if math.isfinite(value)}
 
 
 class NewLabels(TrainerCallback):
