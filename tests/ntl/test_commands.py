@@ -94,12 +94,6 @@ def test_a_published_command_chooses_its_loss(command):
     assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
 
 
-def test_a_whole_float_is_a_whole_number(tmp_path):
-    given = ["training_args.gradient_accumulation_steps=4.0", "training_args.use_cpu=true"]
-    found = trainer_arguments(read(given), tmp_path).gradient_accumulation_steps
-    assert (found, type(found)) == (4, int)
-
-
 def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not(tmp_path):
     table = (ROOT / "docs/paper.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
     rows = [

@@ -306,7 +306,6 @@ def test_the_losses_of_an_evaluation_do_not_depend_on_its_batch_size(model, tmp_
     solutions = [] if "head" in model else ["dataset_args=gsm8k"]
     for size in (1, 4):
         more = [f"training_args.per_device_eval_batch_size={size}", f"evaluation.name=by{size}", *solutions]
-        more += ["training_args.dataloader_drop_last=true"]  # drops training rows alone
         given = small(tmp_path, f"model_args={model}", *more, steps=0)
         assert train(*given) == 0, capsys.readouterr().err
     losses = [
