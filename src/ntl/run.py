@@ -25,7 +25,6 @@ from ntl.evaluate import (
     Result,
     check_readings,
     read_results,
-    reference_metrics,
     score_answers,
     write_results,
 )
@@ -41,7 +40,7 @@ from ntl.identity import (
     leave_out_learned,
 )
 from ntl.layout import CHECKPOINT, PREDICTIONS, RESULTS, STATE
-from ntl.losses import add_loss, choose_widths
+from ntl.losses import LabelNoise, add_loss, choose_widths
 from ntl.settings import AUTO, HEAD, Config, Evaluation, LossSettings, ModelArgs, Weights, check, read_trained
 
 if TYPE_CHECKING:
@@ -217,7 +216,15 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
             trained["sigma"] = choose_widths(built.write([e.answer for e in data.train]))
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-    rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
+    rows: dict[str, Any] = {}
+    if learned is not None:
+        packed, noise = config.training_args.packed, None
+        if config.loss.label_noise is not None:
+            answers = [example.answer for example in data.train]
+            noise = LabelNoise(answers, config.loss.label_noise, arguments.seed)
+        rows["train_dataset"] = EncodedRows(data.train, built, noise, packed)
+        if packed:
+            built.check_packing(rows["train_dataset"].__getitems__(range(min(2, len(data.train)))))
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
@@ -243,7 +250,8 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
     """Answer the validation set and the test sets, and score the answers."""
     from ntl.data import evenly_spaced
-    from ntl.scores import describe_metrics
+    from ntl.metrics.answers import reference_scores
+    from ntl.metrics.registry import describe_metrics, finite_or_none
     from ntl.trainer import EncodedRows
 
     results = {}
@@ -254,7 +262,7 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
         terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
         terms = {name: value for name, value in terms.items() if value is not None and math.isfinite(value)}
         found = trainer.result
-        metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
+        metrics = {**found.metrics, **terms, **finite_or_none(reference_scores(data, examples))}
         results[test] = Result(metrics, found.predictions)
         log.info(f"{test}: {describe_metrics(metrics)}")
     return results

@@ -41,7 +41,7 @@ Reading = StrEnum("Reading", "greedy median mean")
 Number = int | float  # a whole number stays as it was given
 
 HEAD = "none_regression_head"  # value of model_args.number_encoding: one number instead of text
-AUTO = "auto"  # value of loss.options.sigma that leaves the width to the training answers
+AUTO = "auto"  # value of loss.options.sigma and loss.label_noise: the training answers choose the width
 OF_MODEL = "from_model_args"  # value of loss.criterion that leaves the loss to model_args
 # Keys of `model_args` by which the paper's commands choose a loss, see `choose_loss`.
 PUBLISHED = (
@@ -180,6 +180,10 @@ class TrainingArgs(Settings):
     lr_scheduler_type: str = setting(
         "reduce_lr_on_plateau", "or cosine with warmup_steps, linear, constant, ..."
     )
+    packed: bool = setting(
+        False,
+        "of decoder-only language models: the rows of a training batch stand one behind another, not padded",
+    )
     lr_scheduler_kwargs: dict[str, Any] | None = setting(
         {}, "{}: {factor: 0.5, patience: 5} for reduce_lr_on_plateau, as published; otherwise none"
     )
@@ -219,6 +223,11 @@ class LossSettings(Settings):
     )
     label_smoothing: float = setting(
         0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
+    )
+    label_noise: Any = setting(
+        None,
+        "standard deviation of normal noise in the training answers, in their unit, or [first, last] of one "
+        "that falls from epoch to epoch; auto: as wide as the targets of HL-Gauss for these answers",
     )
 
 
@@ -356,10 +365,12 @@ def name_model(args: ModelArgs, loss: LossSettings, choice: str | None) -> tuple
         model = Path(str(args.model_name_or_path)).name
     model = MODELS.get(args.encoding) or MODELS.get(args.family, model)
     model = f"{model}, own encoding" if is_own(args.encoding) else model
-    if args.number_encoding == HEAD:
-        return f"{model} regression head", "head"
     chosen = None if choice in ("ce", OF_MODEL) else choice
-    return " + ".join(filter(None, (model, title))), chosen or loss.criterion or "ce"
+    name = chosen or loss.criterion or "ce"
+    if args.number_encoding == HEAD:
+        model, title, name = f"{model} regression head", "", "head"
+    noise = "" if loss.label_noise is None else "label noise"
+    return " + ".join(filter(None, (model, title, noise))), f"{name}{noise and '_label_noise'}"
 
 
 def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:

@@ -14,8 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ntl.data.arithmetic import PrepareArithmetic
-from ntl.data.files import Prepare
-from ntl.data.mathematics_dataset import PrepareMathematicsDataset
+from ntl.data.mathematics_dataset import Prepare, PrepareMathematicsDataset
 from ntl.data.task import Example
 from ntl.errors import UserError, writing_to
 
@@ -58,9 +57,9 @@ def prepare(settings: Prepare) -> None:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds one
             of the files already. No existing file is changed.
     """
-    plan = settings.plan()
+    archive = settings.find_archive()
     folder = Path(settings.destination).expanduser()
-    existing = [file for file in plan.files.values() if (folder / file).exists()]
+    existing = [file for file in settings.files.values() if (folder / file).exists()]
     if existing and not settings.overwrite:
         raise UserError(
             f"destination={folder} has {', '.join(existing)} already. Pass --overwrite to make these files "
@@ -71,8 +70,8 @@ def prepare(settings: Prepare) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".prepare-") as scratch:
             written = {
-                plan.files[split]: _write(Path(scratch, plan.files[split]), examples)
-                for split, examples in plan.splits(Path(scratch))
+                settings.files[split]: _write(Path(scratch, settings.files[split]), examples)
+                for split, examples in settings.make(archive, Path(scratch))
             }
             for file in written:
                 os.replace(Path(scratch, file), folder / file)

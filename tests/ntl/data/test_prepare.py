@@ -1,4 +1,5 @@
 import pytest
+from data_cases import task
 
 from ntl.data import mathematics_dataset
 from ntl.data.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
@@ -43,7 +44,7 @@ def outputs(folder):
 
 
 @pytest.mark.parametrize("bucket", [2**20, 5000])
-def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, load, tmp_path, monkeypatch, bucket):
+def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, tmp_path, monkeypatch, bucket):
     monkeypatch.setattr(mathematics_dataset, "BUCKET", bucket)
     assert "train.txt: 3,783 pairs" in prepare("mathematics_dataset", "--validation_share=0.03")
     out = tmp_path / "out"
@@ -62,7 +63,7 @@ def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, load, tmp
     tests = pairs(out / "test_extrapolate.txt")
     assert tests == [(f"extrapolate {m} {i}?", str(i)) for m in EXTRAPOLATE_MODULES for i in range(PAIRS)]
     assert len(pairs(out / "test_interpolate.txt")) == len(MODULES) * PAIRS
-    assert len(load("mathematics_dataset", data_dir=str(out)).train) == len(train)
+    assert len(task("mathematics_dataset", f"data_dir={out}").train) == len(train)
 
 
 def test_existing_files_are_replaced_only_if_the_user_says_so(prepare, tmp_path):
