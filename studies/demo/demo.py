@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ from ntl.evaluate import Metrics, read_results
 from ntl.layout import PREDICTIONS, RESULTS
 from ntl.metrics.registry import reading_metric
 from ntl.models import build
+from ntl.report.figures import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.report.statistics import mean_and_interval
-from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.run import as_trained
 from ntl.settings import Config, compose_config, read_trained
 
@@ -238,7 +239,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
     if not values:
         return NONE
     center, width = mean_and_interval(values)
-    return f"{center:.1f}" + (f" ± {width:.1f}" if width is not None else "") + unit
+    return f"{center:.1f}" + (f" ± {width:.1f}" if not math.isnan(width) else "") + unit
 
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
@@ -300,7 +301,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
             values = row.values(reading_metric(reading, "mae"))
             x = [place + 0.2 * (shift - 0.5)] * len(values)
             label = reading if place == 0 else None
-            left.plot(x, values, marker, color=looks[row.name].color, alpha=0.7, label=label)
+            left.plot(x, values, marker, color=looks[row.name]["color"], alpha=0.7, label=label)
     left.axhline(ridge, **FLOOR, label="TF-IDF + ridge")
     left.set_xticks(range(len(rows)), [row.name for row in rows])
     left.set_title("error by loss and reading (dots: seeds)")
@@ -324,7 +325,12 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
         percents = [p for p in range(5, 100, 10) if row.values(f"coverage_{p}")]
         covered = [100 * mean(row.values(f"coverage_{p}")) for p in percents]
         right.plot(
-            percents, covered, "o-", ms=3, color=looks[row.name].color, label=row.name if percents else None
+            percents,
+            covered,
+            "o-",
+            ms=3,
+            color=looks[row.name]["color"],
+            label=row.name if percents else None,
         )
     right.plot([0, 100], [0, 100], **FLOOR)
     right.set_title("promised and found coverage")

@@ -113,7 +113,7 @@ class Prepare(Settings, ABC):
             "extrapolate": _files("extrapolate", self.longer),
         }
         layout = Layout({file: file for files in splits.values() for file in files}, places=PLACES)
-        advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
+        advice = f"Pass --source FOLDER, the folder of the unpacked archive {ARCHIVE}."
         paths, _ = find_files("source", Path(self.source), [layout], advice)
         return {split: [paths[file] for file in files] for split, files in splits.items()}
 
