@@ -52,8 +52,8 @@ def paired_difference(of: pd.Series, minus: pd.Series) -> Difference:
     mean, error, freedom = float(pairs.mean()), float(pairs.sem()), len(pairs) - 1
     # Equal differences have no error.
     p = float(2 * t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
-    halves = (float(error * t.ppf((1 + share) / 2, freedom)) for share in (0.95, 0.9))
-    return Difference(len(pairs), int((pairs < 0).sum()), mean, *halves, p)
+    half, inner = (float(error * t.ppf((1 + share) / 2, freedom)) for share in (0.95, 0.9))
+    return Difference(len(pairs), int((pairs < 0).sum()), mean, half, inner, p)
 
 
 def holm(p: pd.Series, planned: int) -> pd.Series:
