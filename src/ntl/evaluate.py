@@ -146,12 +146,10 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
     """Check, before training, that the readings of quantiles fit the model and the data."""
     from ntl.metrics.quantiles import SPACED_LEVELS
 
-    example: Example | None = None
     read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
-    for example in chain(data.validation, *data.tests.values()):
+    for example in chain(*data.parts.values()):
         single_number(example.answer, read, "pass evaluation.read=[greedy]")
-    if example is not None:
-        built.quantiles([example.question], SPACED_LEVELS)
+    built.quantiles([data.validation[0].question], SPACED_LEVELS)
 
 
 def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
