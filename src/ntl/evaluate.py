@@ -127,12 +127,6 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and "identity" in content else None
 
 
-def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
-    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
-    found = (read_results(path.parent) for path in run.glob(f"*/{RESULTS}"))
-    return min([default, *((each["sweep"], each["job"]) for each in found if each is not None)])
-
-
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group examples of similar length into batches of their indices, which saves padding.
 

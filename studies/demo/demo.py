@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -345,7 +346,7 @@ def load(folder: Path, config: Config) -> tuple[Any, Callable[[Sequence[str]], l
     disable_progress_bar()  # of loading the weights
     built = build(trained.model_args)
     built.model.eval()
-    return built, lambda texts: write_questions({"text": [*texts]}, config.dataset_args)
+    return built, lambda texts: write_questions(pd.DataFrame({"text": [*texts]}), config.dataset_args)
 
 
 def draw_sentences(

@@ -13,7 +13,7 @@ from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
-from ntl.settings import TOP, unread_keys
+from ntl.settings import check_keys
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
@@ -54,9 +54,8 @@ def read_study(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({describe(error)}); expected a YAML file of settings, such as "
             "margin: 5.0."
         ) from None
-    for key in unread_keys(map(str, study), text):
-        if "defaults" not in study:  # files that a study extends may read other keys of it
-            raise unknown_key(f"{path}: ", key, TOP)
+    if "defaults" not in study:  # files that a study extends may read other keys of it
+        check_keys(map(str, study), text)
     return {"contrasts": [], "margin": 5.0, "names": {}, **study}
 
 
