@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("hydra")
 from ntl.errors import UserError
-from ntl.report.evidence import read_claims
-from ntl.report.pages import START, fill_page
+from ntl.report.pages import END, START, fill_page
 from ntl.report.runs import read_runs
 
 ROOT = Path(__file__).parents[1]
@@ -47,11 +46,11 @@ def test_writing_the_claims_of_the_page_of_evidence_again_changes_nothing(monkey
 
 def test_a_claim_that_the_runs_do_not_support_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    group = "- {study: studies/prices/contrasts.yaml, setting: prices, claims: [{name: a, says: b, %s}]}"
+    group = "- {study: studies/prices/contrasts.yaml, setting: prices, claims: [{says: a, %s}]}"
     for contrast in ("of: one_width, minus: ce", "of: ce, minus: one_width, metric: median_mae"):
         (tmp_path / "claims.yaml").write_text(group % contrast)
-        with pytest.raises(UserError, match="a is not a contrast"):
-            read_claims(tmp_path / "claims.yaml")
+        with pytest.raises(UserError, match="one_width"):
+            fill_page(f"{START}{{evidence: {tmp_path}/claims.yaml}} -->\n{END}", None)
 
 
 def test_stopping_cross_entropy_by_crps_is_mostly_too_early_for_its_greedy_answers():

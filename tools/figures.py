@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
+from ntl.report.figures import BLUE, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 from ntl.report.runs import read_runs
-from ntl.report.style import BLUE, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]

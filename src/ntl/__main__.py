@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from ntl.errors import CONTINUES, UserError, unknown_key
+from ntl.errors import UserError, unknown_key
 from ntl.own import find_own_code
-from ntl.terminal import HELP_OPTIONS
 
 # Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
 COMMANDS = {
@@ -42,47 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command-line arguments. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: the command's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
-        `--help` closed the pipe.
+        The exit code: the command's own, 2 for a user-fixable error, 130 if interrupted.
     """
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    name = f"ntl {command}" if command in COMMANDS else "ntl"
+    if command in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if command == "--version":
+        print(f"ntl {version('ntloss')}")
+        return 0
     find_own_code(os.getcwd())
     try:
-        if command in HELP_OPTIONS:
-            print(USAGE)
-            code = 0
-        elif command == "--version":
-            print(f"ntl {version('ntloss')}")
-            code = 0
-        elif command not in COMMANDS:
+        if command not in COMMANDS:
             raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
-        else:
-            module, function = COMMANDS[command]
-            try:
-                run = getattr(import_module(module), function)
-            except ModuleNotFoundError as error:
-                missing = (error.name or "ntl").partition(".")[0]
-                if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
-                    raise
-                raise UserError(
-                    f"{missing} is not installed; the lab needs it, though the library does not. In this "
-                    "repository, run: make install."
-                ) from None
-            code = run(rest)
-        sys.stdout.flush()
+        module, function = COMMANDS[command]
+        code: int = getattr(import_module(module), function)(rest)
         return code
     except UserError as error:
-        message, code = str(error), 2
+        message, code = f"{error}", 2
     except KeyboardInterrupt:
-        message, code = f"interrupted. {CONTINUES}", 130
-    except BrokenPipeError:
-        if not HELP_OPTIONS & {command, *rest}:  # during training, the broken pipe may not be stdout
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # the shell's exit code for SIGPIPE
+        message, code = "interrupted. The same command continues.", 130
     if os.environ.get("RANK", "0") == "0":  # under torchrun every process raises the same error
-        print(f"{name}: {message.rstrip()}", file=sys.stderr)
+        print(f"ntl {command}: {message.rstrip()}", file=sys.stderr)
     return code
 
 

@@ -7,16 +7,12 @@ import difflib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-CONTINUES = (
-    "The same command continues from what is saved; omit training_args.overwrite_output_dir=true, which "
-    "starts again."
-)
 
-
-class UserError(Exception):
+class UserError(SystemExit):
     """A user-fixable error, whose message says what was given, what was expected and what to do.
 
-    The command line prints the message on one line, without a traceback, and exits with code 2.
+    The command line prints the message on one line, without a traceback, and exits with code 2. As a
+    SystemExit, it passes through Hydra, which prints other errors of a run with a traceback.
     """
 
 

@@ -16,51 +16,34 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ntl.data import PAPERS_CLIP, Example, TaskData, evenly_spaced, single_number
+import numpy as np
+
+from ntl.data import PAPERS_CLIP, Example, TaskData, single_number
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
 from ntl.layout import PREDICTIONS, RESULTS
+from ntl.own import load_own
 from ntl.settings import Evaluation
 
 if TYPE_CHECKING:
     from ntl.models import AnsweringModel
-    from ntl.scores import Distribution
-
-REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
 Metrics = dict[str, float | None]
-Answer = tuple[str, "Distribution | None"]
-"""An answer's text and, if a reading needs it, the distribution of its number."""
-
-
-class Prediction(NamedTuple):
-    """One answered question: the model's `text` beside the correct `answer`.
-
-    `predicted` and `true` are the last numbers of both; None without one, or if numbers are not compared. The
-    ends of the model's interval, the median and the mean of its distribution are None if they were not read.
-    """
-
-    question: str
-    answer: str
-    text: str
-    predicted: float | None
-    true: float | None
-    lower: float | None = None
-    median: float | None = None
-    upper: float | None = None
-    mean: float | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return the fields by name, without those that were not read."""
-        optional = self._field_defaults
-        return {k: v for k, v in self._asdict().items() if v is not None or k not in optional}
+Answer = tuple[str, list[float]]
+"""An answer's text and, if a reading needs it, its distribution: a row of each of `Distributions`' fields."""
 
 
 class Result(NamedTuple):
-    """The metrics (None if undefined, see docs/lab_report.md) and one prediction per example."""
+    """The metrics (None if undefined, see docs/lab_report.md) and the answer to each example.
+
+    A prediction has the `question`, the correct `answer` and the model's `text`; the last numbers of both,
+    `predicted` and `true`, None without one or if numbers are not compared; and, if they were read and are
+    finite, the ends of the model's interval, `lower` and `upper`, and the `median` and `mean` of its
+    distribution.
+    """
 
     metrics: Metrics
-    predictions: list[Prediction]
+    predictions: list[dict[str, Any]]
 
 
 def score_answers(
@@ -89,32 +72,22 @@ def score_answers(
     share = math.ceil(len(examples) / world)
     batches = batches_by_length([len(e.question) for e in examples], min(evaluation.batch_size, share))
     answers: dict[int, Answer] = {}
-    before = _ill_formed(built) or 0
+    encoding = getattr(built, "encoding", None)  # counts malformed numbers, if there can be any
+    before = getattr(encoding, "ill_formed", 0)
     with evaluation_mode(built.model):
         for batch in batches[rank::world]:
             answers |= zip(
                 batch, _answers(built, [examples[i].question for i in batch], evaluation), strict=True
             )
-    shares = gather_object([(answers, (_ill_formed(built) or 0) - before)])
+    shares = gather_object([(answers, getattr(encoding, "ill_formed", 0) - before)])
     answered = {i: one for share, _ in shares for i, one in share.items()}
     result = _result(examples, [answered[i] for i in range(len(examples))], data, evaluation)
-    form = getattr(built, "answer_format", None)
-    if form is not None:
-        written = [form.write(example.answer) for example in examples]
+    if built.answer_format is not None:
+        written = [built.answer_format.write(example.answer) for example in examples]
         result.metrics["outside_format"] = written.count(None)
-    if _ill_formed(built) is not None:
+    if hasattr(encoding, "ill_formed"):
         result.metrics["ill_formed"] = sum(count for _, count in shares)
     return result
-
-
-def reference_metrics(data: TaskData, examples: Sequence[Example]) -> Metrics:
-    """Score what a model's errors are compared with: a constant answer and, if it is known, the noise."""
-    from ntl.scores import reference_scores
-
-    if not data.number_metrics:
-        return {}
-    train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
-    return reference_scores(train, examples, data.clip)
 
 
 def write_results(folder: Path, description: Mapping[str, Any], results: Mapping[str, Result]) -> None:
@@ -128,7 +101,7 @@ def write_results(folder: Path, description: Mapping[str, Any], results: Mapping
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)
     lines = (
-        json.dumps({"test": test, **prediction.row()}, ensure_ascii=False, allow_nan=False) + "\n"
+        json.dumps({"test": test, **prediction}, ensure_ascii=False, allow_nan=False) + "\n"
         for test, result in results.items()
         for prediction in result.predictions
     )
@@ -154,18 +127,6 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and "identity" in content else None
 
 
-def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
-    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
-    places = [default]
-    for path in run.glob(f"*/{RESULTS}"):
-        try:
-            found = read_results(path.parent) or {}
-        except UserError:
-            continue  # somebody else's
-        places += [(found["sweep"], found["job"])] if "sweep" in found else []
-    return min(places)
-
-
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group examples of similar length into batches of their indices, which saves padding.
 
@@ -177,7 +138,7 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
     """Check, before training, that the readings of quantiles fit the model and the data."""
-    from ntl.scores import SPACED_LEVELS
+    from ntl.metrics.quantiles import SPACED_LEVELS
 
     example: Example | None = None
     read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
@@ -187,36 +148,33 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
         built.quantiles([example.question], SPACED_LEVELS)
 
 
-def _ill_formed(built: AnsweringModel) -> int | None:
-    """Return how many malformed numbers were decoded so far; None if there cannot be any."""
-    return getattr(getattr(built, "encoding", None), "ill_formed", None)
-
-
 def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
     """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
-    from ntl.scores import SPACED, SPACED_LEVELS, Distribution, interval_levels
+    import torch
+
+    from ntl.metrics.quantiles import SPACED, SPACED_LEVELS
 
     given = (evaluation.beams, evaluation.max_new_tokens)
     if not evaluation.quantile_readings:
-        return [(text, None) for text in built.answer(questions, *given)]
-    levels = (*SPACED_LEVELS, *interval_levels(evaluation.interval), 0.5)
-    texts, read = built.read(questions, *given, levels)
+        return [(text, []) for text in built.answer(questions, *given)]
+    ends = ((1 - evaluation.interval) / 2, (1 + evaluation.interval) / 2)
+    texts, read = built.read(questions, *given, (*SPACED_LEVELS, *ends, 0.5))
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
-    mean = spaced.mean(-1)
-    ends, median = read.values[:, SPACED:-1].sort(-1).values, read.values[:, -1]
-    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.starts)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [(text, Distribution(*row)) for text, row in zip(texts, rows, strict=True)]
+    lower, upper = read.values[:, SPACED:-1].sort(-1).values.unbind(-1)
+    columns = (lower, read.values[:, -1], upper, spaced.mean(-1), read.starts)
+    return [*zip(texts, torch.column_stack([spaced, *columns]).tolist(), strict=True)]
 
 
 def _result(
     examples: Sequence[Example], answered: Sequence[Answer], data: TaskData, evaluation: Evaluation
 ) -> Result:
-    from ntl import scores
+    from ntl.metrics import answers as scores
+    from ntl.metrics.quantiles import SPACED, Distributions, rater_crps, reading_scores
+    from ntl.metrics.registry import finite_or_none
 
     texts, answers = [text for text, _ in answered], [example.answer for example in examples]
-    metrics: Metrics = {"count": len(examples)}
+    metrics: dict[str, float] = {"count": len(examples)}
     if data.number_metrics:
         metrics |= scores.number_scores(texts, answers, data.clip)
         metrics |= scores.paper_scores(texts, answers) if data.clip == PAPERS_CLIP else {}
@@ -224,27 +182,29 @@ def _result(
     if data.final_answer_marker is not None:
         metrics |= scores.final_answer_scores(texts, answers, data.final_answer_marker)
     for name in evaluation.metrics:
-        metrics[name] = scores.own_score(name, texts, answers)
-    if evaluation.quantile_readings:
-        found = [read for _, read in answered if read is not None]
-        metrics |= scores.reading_scores(
-            found, answers, evaluation.quantile_readings, evaluation.interval, data.clip
-        )
+        value = load_own("evaluation.metrics", name)(texts, answers)
+        metrics[name] = math.nan if value is None else float(value)
+    readings = evaluation.quantile_readings
+    if readings:
+        values = np.array([row for _, row in answered])
+        read = Distributions(values[:, :SPACED], *values[:, SPACED:].T)
+        metrics |= reading_scores(read, answers, readings, evaluation.interval, data.clip)
         if rated := [i for i, example in enumerate(examples) if example.ratings]:
-            ratings = [examples[i].ratings for i in rated]
-            metrics["rater_crps"] = scores.rater_crps([found[i] for i in rated], ratings)
-    shown = ("lower", "median", "upper", *(["mean"] if "mean" in evaluation.quantile_readings else []))
+            metrics["rater_crps"] = rater_crps(read.spaced[rated], [examples[i].ratings for i in rated])
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in readings else [])) if readings else ()
     predictions = []
-    for example, (text, read) in zip(examples, answered, strict=True):
-        pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]
-        numbers = {} if read is None else {name: scores.finite_or_none(getattr(read, name)) for name in shown}
-        predictions.append(Prediction(example.question, example.answer, text, *pair, **numbers))
-    return Result(metrics, predictions)
+    for i, (example, text) in enumerate(zip(examples, texts, strict=True)):
+        row: dict[str, Any] = {"question": example.question, "answer": example.answer, "text": text}
+        pair = {"predicted": text, "true": example.answer}
+        row |= {name: _number(side) if data.number_metrics else None for name, side in pair.items()}
+        numbers = {name: float(getattr(read, name)[i]) for name in shown}
+        predictions.append(row | {name: number for name, number in numbers.items() if math.isfinite(number)})
+    return Result(finite_or_none(metrics), predictions)
 
 
 def _number(text: str) -> float | None:
     """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
-    from ntl.metrics import last_number  # slow: torch
+    from ntl.metrics.answers import last_numbers  # slow: torch
 
-    number = last_number(text)
-    return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
+    number = last_numbers([text]).item()
+    return None if math.isnan(number) else max(-sys.float_info.max, min(number, sys.float_info.max))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ntl.errors import UserError
 from ntl.layout import JOBS, LEARNED_ROWS
 from ntl.own import digest_of_code, digest_of_source, is_own
-from ntl.settings import Config, LossSettings, changes, read_trained
+from ntl.settings import CHANGES, Config, read_trained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +41,6 @@ ASKED = f"{OF_ANSWERS}{ROWS}"
 START = "model_args.model_name_or_path"
 SHAPE, TOKENIZER = "model_args.config_name", "model_args.tokenizer_name_or_path"
 SOURCE = ".source"  # ending of a key that holds the digest of what the setting before it names
-REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
-# What is named if nothing else differs.
-CHANGED = {DATA: "data", ROWS: "data", CODE: "code of the lab or of ntloss"}
 # Schedules that do not depend on the number of steps.
 OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
 
@@ -56,12 +53,13 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
     for group, settings in config.plain().items():
         for name, value in settings.items():
-            parts[changes(f"{group}.{name}")][f"{group}.{name}"] = value
+            key = f"{group}.{name}"
+            parts[CHANGES.get(key, "model")][key] = value
     for key in ("dataset_args.load", "loss.criterion", "model_args.number_encoding"):
         if is_own(parts["model"].get(key)):
-            parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
+            parts["model"][f"{key}{SOURCE}"] = digest_of_source(key, parts["model"][key])
     for name in config.evaluation.metrics:
-        parts["answers"][f"{name}{SOURCE}"] = digest_of_source(name)
+        parts["answers"][f"{name}{SOURCE}"] = digest_of_source("evaluation.metrics", name)
     args = config.model_args
     named = {START: args.model_name_or_path, TOKENIZER: args.tokenizer_name_or_path}
     digests = {key: digest_of_files(name, key) for key, name in named.items() if name is not None}
@@ -70,11 +68,6 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
         digests[SHAPE] = sha256(shape.encode()).hexdigest()[:12]
     else:  # a study may name the shape of a model from scratch beside a pretrained one
         del parts["model"][SHAPE]
-    if config.loss.criterion is None:
-        # A sweep over losses and weights has several weights of cross-entropy alone. `loss.normalize_by`
-        # stays: it divides NTL-WAS, which is reported of such runs.
-        default = LossSettings()
-        parts["model"] |= {"loss.weight": default.weight, "loss.options": default.options}
     parts["model"] |= {f"{key}{SOURCE}": digest for key, digest in digests.items() if digest is not None}
     found = {DATA: data.source or data.digest, ROWS: data.digest, CODE: digest_of_code()}
     of_answers = {f"{OF_ANSWERS}{key}": digest for key, digest in found.items()}
@@ -82,7 +75,7 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
 
 
 def differing(one: Identity, other: Identity) -> list[str]:
-    """Return the keys in which two identities differ.
+    """Return the keys in which two identities differ, settings first.
 
     A digest of files that only one of them has tells nothing: the folder from which a finished run started
     may be gone.
@@ -99,28 +92,16 @@ def check_same(now: Identity, model: Path) -> bool:
         not depend on their number allows.
 
     Raises:
-        UserError: The model was trained with other settings, on other rows or with another source.
+        UserError: The model was trained with other settings, data or code.
     """
-    trained = read_trained(model)
-    if trained is None:
-        raise UserError(
-            f"{model} is not of a run of the lab, so it cannot be continued. Pass another "
-            "training_args.output_dir, and no training_args.resume_from_checkpoint of another program."
-        )
+    trained: Any = read_trained(model)
     before: Identity = trained["identity"]
-    found = differing(before, now)
+    found = differing(now, before)
     if found == ["training_args.max_steps"] and _can_be_longer(before, now):
         return True
-    if not found:
-        return False
-    key = min(found, key=lambda key: key in CHANGED)  # a setting may be why the rows are others
-    if key in CHANGED:
-        reason = f"before the {CHANGED[key]} changed"
-    elif key.endswith(SOURCE):
-        reason = f"before the files of {now[key.removesuffix(SOURCE)]} changed"
-    else:
-        reason = f"with other settings: {key} is {before.get(key)!r} there, {now.get(key)!r} here"
-    raise UserError(f"{model} was trained {reason}. {REPLACE}")
+    if found:
+        raise _refused(model, found[0], before, now)
+    return False
 
 
 def _can_be_longer(before: Identity, now: Identity) -> bool:
@@ -136,24 +117,21 @@ def check_siblings(now: Identity, run: Path) -> None:
     Raises:
         UserError: A run beside it with the same settings of its data was trained before either changed.
     """
-    if not (run.parent / JOBS).is_dir():
-        return
-
-    def of_data(identity: Identity) -> dict[str, Any]:
-        return {
-            k: v for k, v in identity.items() if k.startswith("dataset_args.") and not k.endswith("_seed")
-        }
-
-    for path in sorted(run.parent.glob("*/config.json")):
-        trained = read_trained(path.parent) if path.parent != run else None
-        if trained is None or of_data(trained["identity"]) != of_data(now):
+    for path in sorted(run.parent.glob("*/config.json")) if (run.parent / JOBS).is_dir() else ():
+        trained = read_trained(path.parent)
+        if path.parent == run or trained is None:
             continue
-        for key in (DATA, CODE):
-            if trained["identity"].get(key) != now[key]:
-                raise UserError(
-                    f"{path.parent}, beside it, was trained before the {CHANGED[key]} changed. {REPLACE}"
-                )
-        return  # the others were compared with this one
+        found = differing(now, trained["identity"])
+        of_data = [key for key in found if key.startswith("dataset_args.") and not key.endswith("_seed")]
+        if not of_data and (changed := [key for key in (DATA, CODE) if key in found]):
+            raise _refused(path.parent, changed[0], trained["identity"], now)
+
+
+def _refused(model: Path, key: str, before: Identity, now: Identity) -> UserError:
+    return UserError(
+        f"{model} was trained with another {key}: {before.get(key)!r} there, {now.get(key)!r} here. Pass "
+        "another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
+    )
 
 
 def hash_rows(examples: Any) -> np.ndarray:

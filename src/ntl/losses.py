@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from statistics import NormalDist, StatisticsError
 from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
@@ -109,6 +112,52 @@ def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
         raise UserError(f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}.") from None
     assert schedule is not None  # `for_answers` makes one
     return schedule
+
+
+class LabelNoise:
+    """Draws the labels of each epoch anew: normal around the answers, within the range of them all.
+
+    Args:
+        answers: The training answers, which are numbers.
+        width: Standard deviation, above 0; the first and the last one of one that falls; or "auto".
+        seed: Random seed.
+
+    Attributes:
+        epoch, epochs: The epoch of training, from 0, and their number. A width that falls is that of the
+            middle of the epoch.
+
+    Raises:
+        UserError: An answer is not a number, or the width cannot be used.
+    """
+
+    def __init__(self, answers: Sequence[str], width: Any, seed: int):
+        try:
+            numbers = [float(Decimal(answer)) for answer in answers]
+        except InvalidOperation:
+            raise UserError(
+                f"loss.label_noise={width} needs training answers that are numbers, such as -12.5. Omit it."
+            ) from None
+        try:
+            found = choose_widths(answers) if width == AUTO else width
+            self.first, self.last = found if isinstance(found, list | tuple) else (found, found)
+            NormalDist(0, min(self.first, self.last)).cdf(0)
+        except (TypeError, ValueError, StatisticsError):
+            raise UserError(
+                f"loss.label_noise={width}; expected a standard deviation above 0, the first and the last "
+                "one, or auto."
+            ) from None
+        self.smallest, self.largest, self.seed = min(numbers), max(numbers), seed
+        self.epoch, self.epochs = 0, 1
+
+    def draw(self, answer: str, row: int) -> str:
+        """Draw the label of a row in this epoch, with as many decimals as its answer."""
+        share = (self.epoch + 0.5) / self.epochs
+        around = NormalDist(float(answer), self.first + (self.last - self.first) * share)
+        drawn = random.Random(f"{self.seed} {self.epoch} {row}").uniform(
+            around.cdf(self.smallest), around.cdf(self.largest)
+        )
+        places = max(0, -int(Decimal(answer).as_tuple().exponent))
+        return f"{around.inv_cdf(drawn):.{places}f}"
 
 
 def in_any_unit(criterion: Criterion) -> Criterion:

@@ -2,14 +2,17 @@
 
 import ast
 import sys
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getfile
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 
 def find_own_code(folder: str) -> None:
@@ -26,45 +29,48 @@ def load_own(key: str, name: str) -> Any:
     """Import what a setting names as `module:function`.
 
     Raises:
-        UserError: There is no such module or function. Other errors of the module are the user's to see.
+        UserError: It cannot be imported.
     """
-    module, _, function = name.partition(":")
-    if find_source(name) is None:
-        raise UserError(
-            f"{key}={name}: there is no module {module}; expected module:function, with {module}.py in the "
-            "folder of the command."
-        )
-    found = getattr(import_module(module), function, None)
-    if found is None:
-        raise UserError(f"{key}={name}: the module {module} has no {function}.")
-    return found
-
-
-def find_source(name: str) -> Path | None:
-    """Return the file of `module:function`, None if there is none."""
     try:
-        found = find_spec(name.partition(":")[0])
-    except (ImportError, ValueError):
-        return None
-    return Path(found.origin) if found is not None and found.origin else None
+        return resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{key}={name} cannot be imported ({describe(error)}); expected module:function, with the module "
+            "in the folder of the command."
+        ) from error
 
 
-def digest_of_source(name: str) -> str:
-    """Return the digest of the file of `module:function` and of what it imports from beside it.
+def digest_of_source(key: str, name: str) -> str:
+    """Return the digest of the module of `module:function` and of what it imports from beside it.
 
-    What is installed elsewhere is no part of it. The digest is empty if there is no such file.
+    What is installed elsewhere is no part of it.
     """
-    source, digest = find_source(name), sha256()
-    if source is None:
-        return ""
+    load_own(key, name)
+    module = name.partition(":")[0]
+    source = Path(getfile(import_module(module)))
     # The folder in which the first part of the module's name is found.
-    root = source.parents[name.partition(":")[0].count(".") + (source.name == "__init__.py")]
-    files = [source]
+    root = source.parents[module.count(".") + (source.name == "__init__.py")]
+    digest, files = sha256(), [source]
     for file in files:  # to which those are added that it imports
-        digest.update(code := file.read_bytes())
-        if file.suffix == ".py":
-            files += [each for each in _imported(ast.parse(code, str(file)), file, root) if each not in files]
+        digest.update(file.read_bytes())
+        for each in _imported(file, root) if file.suffix == ".py" else ():
+            if each not in files:
+                files.append(each)
     return digest.hexdigest()[:12]
+
+
+def _imported(file: Path, root: Path) -> Iterator[Path]:
+    """Find the files below a folder that a file imports."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            folder, names = root, [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            folder = file.parents[node.level - 1] if node.level else root
+            names = [node.module or "", *(f"{node.module or ''}.{each.name}" for each in node.names)]
+        else:
+            continue
+        for path in (folder.joinpath(*name.split(".")) for name in names):
+            yield from filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py"))
 
 
 @cache
@@ -81,24 +87,3 @@ def digest_of_code() -> str:
                     code = ast.dump(ast.parse(file.read_bytes()))
                     digest.update(f"{file.relative_to(root)} {code}".encode())
     return digest.hexdigest()[:12]
-
-
-def _imported(code: ast.Module, file: Path, root: Path) -> dict[Path, None]:
-    """Return the files below a folder that a file imports, each once."""
-    found = dict[Path, None]()
-    for node in ast.walk(code):
-        if isinstance(node, ast.Import):
-            folder, names = root, [each.name for each in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            folder = file.parents[node.level - 1] if node.level else root
-            names = [
-                node.module or "",
-                *(f"{node.module or ''}.{each.name}".lstrip(".") for each in node.names),
-            ]
-        else:
-            continue
-        for path in (folder / each.replace(".", "/") for each in names):
-            found |= dict.fromkeys(
-                each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()
-            )
-    return found

@@ -13,20 +13,18 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.errors import UserError, describe
+from ntl.errors import UserError
 from ntl.evaluate import (
     Metrics,
     Result,
     check_readings,
-    first_place,
     read_results,
-    reference_metrics,
     score_answers,
     write_results,
 )
@@ -41,12 +39,11 @@ from ntl.identity import (
     learned_rows,
     leave_out_learned,
 )
-from ntl.layout import CHECKPOINT, HYDRA, LEARNED_ROWS, LOG, PREDICTIONS, RESULTS, STATE
-from ntl.losses import add_loss, choose_widths
+from ntl.layout import CHECKPOINT, PREDICTIONS, RESULTS, STATE
+from ntl.losses import LabelNoise, add_loss, choose_widths
 from ntl.settings import (
     AUTO,
     HEAD,
-    PUBLISHED,
     Config,
     Evaluation,
     LossSettings,
@@ -60,28 +57,18 @@ if TYPE_CHECKING:
     from ntl.data import TaskData
 
 log = logging.getLogger(__name__)
-# What the lab, transformers and Hydra write into a run's folder, besides evaluations.
-WRITTEN = (
-    f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json", "generation_config.json",
-    "model*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*", LEARNED_ROWS,
-)  # fmt: skip
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 OF_EVALUATION = ("dataset_args", "evaluation")  # groups whose settings are those of an evaluation
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
-def run(
-    config: Config, folder: Path, target: Path, on_start: Callable[[], None] = lambda: None
-) -> tuple[dict[str, Metrics], bool]:
+def run(config: Config, folder: Path, target: Path) -> tuple[dict[str, Metrics], bool]:
     """Do what is left of a run: train or continue, then answer its test sets.
 
     Args:
         config: The settings.
         folder: Folder of the run.
         target: Folder of the evaluation.
-        on_start: Called once by the writing process, after all checks and before anything is written. It is
-            not called if the folder holds a finished run, whose configuration stays.
 
     Returns:
         Maps each test set, and the validation set, to its metrics; and whether anything was done for that.
@@ -114,7 +101,7 @@ def run(
             learned, config = before["identity"], as_trained(config, trained, before)
             settings = {**before["settings"], **{key: settings[key] for key in OF_EVALUATION}}
         identity = {"model": learned, "answers": answers}
-        if (done := find_evaluation(config, identity, trained, target)) is not None:
+        if (done := find_evaluation(identity, trained, target)) is not None:
             log.info(f"{folder} is finished already")
             return done, False
         if before is not None:
@@ -126,8 +113,6 @@ def run(
     trainer = prepare(config, arguments, data, None if trained is not None else learned)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
-    if arguments.should_save and trained != folder:
-        on_start()
     if trained is None:
         new = hash_rows(data.train if arguments.max_steps else [])
         trainer.learned = np.union1d(new, known).astype(np.uint64)
@@ -143,11 +128,11 @@ def run(
     results = answer_tests(trainer, data, config.evaluation)
     if arguments.should_save:
         description = describe_run(config, trainer, data)
-        model = folder if trained is None else trained
-        sweep, job = first_place(model, (config.sweep, config.job))
-        description |= {"sweep": sweep, "job": job, "seed": settings["training_args"]["seed"]}
-        description |= {"model": os.path.relpath(model, target), "settings": settings}
-        description["identity"] = {"model": learned, "answers": answers}
+        earlier = read_results(target) or description  # whose place in reports the run keeps
+        description |= {key: earlier[key] for key in ("sweep", "job")}
+        description |= {"seed": settings["training_args"]["seed"], "settings": settings}
+        description |= {"model": os.path.relpath(trained or folder, target)}
+        description |= {"identity": {"model": learned, "answers": answers}}
         write_results(target, description, results)
     log.info(f"Metrics and predictions are in {target}")
     return {test: result.metrics for test, result in results.items()}, True
@@ -164,59 +149,36 @@ def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | 
         learned: The identity of the model that the settings train.
 
     Raises:
-        UserError: Training would replace the model that it starts from or one that is not the lab's, or the
-            folder holds another run.
+        UserError: The folder holds a model that is not the lab's, or another run.
     """
-    given = config.model_args.model_name_or_path
-    if config.training_args.do_only_eval:
-        return Path(str(given)).expanduser(), None
-    if given is not None and Path(given).expanduser().resolve() == folder.resolve():
-        raise UserError(
-            f"training_args.output_dir={folder} is the folder of model_args.model_name_or_path, which the "
-            "trained model would replace. Pass another training_args.output_dir."
-        )
-    for path in (folder, *sorted(folder.glob(f"{CHECKPOINT}[0-9]*"))):
+    training = config.training_args
+    if training.do_only_eval:
+        return Path(str(config.model_args.model_name_or_path)).expanduser(), None
+    checkpoints = sorted(folder.glob(f"{CHECKPOINT}[0-9]*"))
+    for path in (folder, *checkpoints):
         if any((path / file).is_file() for file in ("config.json", STATE)) and read_trained(path) is None:
             raise UserError(
                 f"{path} holds a model that the lab has not trained, and that a run would replace. Pass "
                 "another training_args.output_dir."
             )
-    resume, replaces = config.training_args.resume_from_checkpoint, config.training_args.overwrite_output_dir
-    if resume and replaces:
-        raise UserError(
-            f"training_args.resume_from_checkpoint={resume} is given together with "
-            "training_args.overwrite_output_dir=true, which removes checkpoints. Omit one of the two."
-        )
-    if replaces:
+    if training.overwrite_output_dir:
         return None, None
     check_siblings(learned, folder)
-    is_trained = (folder / STATE).is_file()
-    if is_trained and not check_same(learned, folder):
+    if (folder / STATE).is_file() and not check_same(learned, folder):
         return folder, None
-    if resume and not Path(resume, STATE).is_file():
-        raise UserError(f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint.")
-    complete = {}
-    for path in folder.glob(f"{CHECKPOINT}*/{STATE}"):
-        try:
-            complete[json.loads(path.read_text(encoding="utf-8"))["global_step"]] = path.parent
-        except ValueError:
-            continue  # training was killed while this file was written
-    latest = complete[max(complete)] if complete else None
-    checkpoint = Path(resume) if resume else latest
-    if checkpoint is not None:
-        check_same(learned, checkpoint)
-    elif is_trained:
-        raise UserError(
-            f"{folder} holds a model that was trained for fewer steps, without a checkpoint to continue "
-            "from. Pass training_args.overwrite_output_dir=true to train it again."
-        )
-    return None, checkpoint
+    begun = {}
+    for path in checkpoints:
+        if (path / STATE).is_file():  # written last
+            check_same(learned, path)
+            state = json.loads((path / STATE).read_text(encoding="utf-8"))
+            last = training.max_steps if training.max_steps > 0 else state["max_steps"]
+            if state["global_step"] < last:  # from the last step, transformers would train one step more
+                begun[state["global_step"]] = path
+    return None, begun[max(begun)] if begun else None
 
 
-def find_evaluation(
-    config: Config, identity: Mapping[str, Identity], folder_of_model: Path, target: Path
-) -> dict[str, Metrics] | None:
-    """Return the metrics of a finished evaluation, unless it has to be done (again).
+def find_evaluation(identity: Mapping[str, Identity], model: Path, target: Path) -> dict[str, Metrics] | None:
+    """Return the metrics of a finished evaluation of a model, unless it has to be done (again).
 
     Raises:
         UserError: The folder holds an evaluation of another model or on other data, which would be replaced.
@@ -224,16 +186,14 @@ def find_evaluation(
     done = read_results(target)
     if done is None:
         return None
-    is_same_model = done.get("model") == os.path.relpath(folder_of_model, target)
-    if not config.training_args.do_only_eval:  # a run replaces what is not its own
-        found: dict[str, Metrics] = done["metrics"]
-        return found if is_same_model and done["identity"] == identity else None
+    is_same_model = done["model"] == os.path.relpath(model, target)
     if not is_same_model or done["identity"]["answers"][ASKED] != identity["answers"][ASKED]:
         raise UserError(
             f"{target} holds an evaluation {'on other data' if is_same_model else 'of another model'}. Pass "
             "another evaluation.name, or delete it."
         )
-    return None
+    found: dict[str, Metrics] = done["metrics"]
+    return found if done["identity"] == identity else None
 
 
 def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | None) -> Any:
@@ -267,7 +227,15 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
             trained["sigma"] = choose_widths(built.write([e.answer for e in data.train]))
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-    rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
+    rows: dict[str, Any] = {}
+    if learned is not None:
+        packed, noise = config.training_args.packed, None
+        if config.loss.label_noise is not None:
+            answers = [example.answer for example in data.train]
+            noise = LabelNoise(answers, config.loss.label_noise, arguments.seed)
+        rows["train_dataset"] = EncodedRows(data.train, built, noise, packed)
+        if packed:
+            built.check_packing(rows["train_dataset"].__getitems__(range(min(2, len(data.train)))))
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
@@ -280,15 +248,12 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
     rows["eval_dataset"] = EncodedRows(shown, built)
-    try:
-        trainer = kind(
-            arguments,
-            built,
-            lambda examples: score_answers(built, examples, data, evaluation),
-            **rows,
-        )
-    except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
-        raise UserError(f"training_args cannot be used: {describe(error)}") from None
+    trainer = kind(
+        arguments,
+        built,
+        lambda examples: score_answers(built, examples, data, evaluation),
+        **rows,
+    )
     add_loss(trainer, config)
     return trainer
 
@@ -296,7 +261,8 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
     """Answer the validation set and the test sets, and score the answers."""
     from ntl.data import evenly_spaced
-    from ntl.scores import describe_metrics
+    from ntl.metrics.answers import reference_scores
+    from ntl.metrics.registry import describe_metrics, finite_or_none
     from ntl.trainer import EncodedRows
 
     results = {}
@@ -307,7 +273,7 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
         terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
         terms = {name: value for name, value in terms.items() if value is not None and math.isfinite(value)}
         found = trainer.result
-        metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
+        metrics = {**found.metrics, **terms, **finite_or_none(reference_scores(data, examples))}
         results[test] = Result(metrics, found.predictions)
         log.info(f"{test}: {describe_metrics(metrics)}")
     return results
@@ -318,23 +284,14 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
 
     Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
     """
-    state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    # A run that counts epochs takes the number of steps from the checkpoint.
-    last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")
-    if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
+    if trainer.args.max_steps:
         if (frozen := trainer.built.frozen) is not None:
             trainer.train_dataset.keep_states(frozen)
-        before = 0.0 if checkpoint is None else seconds_of(state["log_history"])
-        trainer.started = time.perf_counter() - before
+        trainer.started = time.perf_counter()
+        if checkpoint is not None:
+            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+            trainer.started -= seconds_of(state["log_history"])
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    elif checkpoint is not None:  # killed after its last step; transformers would train one step more
-        from transformers import TrainerState
-
-        best = state["best_global_step"] if trainer.args.load_best_model_at_end else None
-        trainer._load_from_checkpoint(
-            str(checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}"))
-        )
-        trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     if trainer.built.lora is not None:
         trainer.built.lora.merge()
         trainer.built.lora = None
@@ -353,7 +310,6 @@ def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) 
     given = found["settings"]
     own = {**given["model_args"], "model_name_or_path": str(folder_of_model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
-    own |= {key: getattr(ModelArgs(), key) for key in PUBLISHED}  # `loss` says it, too
     model, loss = ModelArgs(**own), LossSettings(**given["loss"])
     names = {key: found[key] for key in ("label", "name")}
     trained = replace(config, model_args=model, loss=loss, weights=Weights(), **names)
@@ -369,6 +325,8 @@ def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]
     return {
         "label": config.label,
         "name": config.name,
+        "sweep": config.sweep,
+        "job": config.job,
         "dataset": config.dataset_args.title,
         "steps": state.global_step,
         "best_step": state.best_global_step if trainer.args.load_best_model_at_end else None,
@@ -385,20 +343,10 @@ def seconds_of(log_history: Iterable[Mapping[str, Any]]) -> float:
 
 
 def clear(folder: Path) -> None:
-    """Remove a run with its checkpoints and evaluations, and no other files that are in its folder."""
-    for path in [path for name in WRITTEN for path in folder.glob(name)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    for path in [path.parent for path in folder.glob(f"*/{RESULTS}")]:
-        try:
-            is_ours = read_results(path) is not None
-        except UserError:
-            continue  # somebody else's
-        if is_ours:
-            for name in (RESULTS, PREDICTIONS, LOG):
-                (path / name).unlink(missing_ok=True)
-            shutil.rmtree(path / HYDRA, ignore_errors=True)
-            if not any(path.iterdir()):
-                path.rmdir()
+    """Remove a run's checkpoints and evaluations; files of others stay, and training replaces its own."""
+    evaluations = [
+        path.parent for path in folder.glob(f"*/{RESULTS}") if path.with_name(PREDICTIONS).is_file()
+    ]
+    for path in [*folder.glob(f"{CHECKPOINT}[0-9]*"), *evaluations]:
+        shutil.rmtree(path)
+    (folder / STATE).unlink(missing_ok=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 from importlib.resources import files
@@ -21,13 +21,13 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from ntl.data import DATASETS, Data
 from ntl.data.task import Changes, Settings, setting
 from ntl.errors import UserError, unknown_key
 from ntl.own import is_own
+from ntl.terminal import explain_choices
 
 Family = StrEnum("Family", "t5 decoder_only pretrained")
 TokenizerType = StrEnum("TokenizerType", "digits auto")
@@ -41,9 +41,9 @@ Reading = StrEnum("Reading", "greedy median mean")
 Number = int | float  # a whole number stays as it was given
 
 HEAD = "none_regression_head"  # value of model_args.number_encoding: one number instead of text
-AUTO = "auto"  # value of loss.options.sigma that leaves the width to the training answers
+AUTO = "auto"  # value of loss.options.sigma and loss.label_noise: the training answers choose the width
 OF_MODEL = "from_model_args"  # value of loss.criterion that leaves the loss to model_args
-# Keys of `model_args` by which the paper's commands choose a loss.
+# Keys of `model_args` by which the paper's commands choose a loss, see `choose_loss`.
 PUBLISHED = (
     "number_token_loss", "number_token_loss_weight", "number_token_loss_with_wasserstein",
     "number_token_loss_function", "gaussian_label_smoother", "label_smoother_sigma",
@@ -53,8 +53,8 @@ OF_FUNCTION = {None: "ntl_mse", "mse": "ntl_mse", "mae": "ntl_mae", "huber": "nt
 SMOOTHED = "ntl.losses:gaussian_and_wasserstein"
 # Further arguments of transformers that change nothing of a run.
 INCIDENTAL = (
-    "use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir",
-    "logging_strategy",
+    "training_args.use_cpu", "training_args.dataloader_num_workers", "training_args.dataloader_pin_memory",
+    "training_args.run_name", "training_args.logging_dir", "training_args.logging_strategy",
 )  # fmt: skip
 
 
@@ -117,17 +117,14 @@ class ModelArgs(Settings):
     log_scale_embeddings: bool = setting(
         True, "embeddings of rt and xval, and predictions of xval and a regression head, use logarithms"
     )
-    # The published keys of the loss, which become the group `loss`: see `choose_loss`.
-    number_token_loss: bool = setting(False, "published key: add a number token loss", "nothing")
-    number_token_loss_weight: float = setting(0.3, "published key: λ", "nothing")
+    number_token_loss: bool = setting(False, "published key: add a number token loss")
+    number_token_loss_weight: float = setting(0.3, "published key: λ")
     number_token_loss_with_wasserstein: bool = setting(
-        False, "published key: true is NTL-WAS; false is what number_token_loss_function names", "nothing"
+        False, "published key: true is NTL-WAS; false is what number_token_loss_function names"
     )
-    number_token_loss_function: LossFunction | None = setting(None, "published key; null: mse", "nothing")
-    gaussian_label_smoother: bool = setting(False, "published key: smooth the targets of digits", "nothing")
-    label_smoother_sigma: float = setting(
-        1.0, "published key: standard deviation of these targets", "nothing"
-    )
+    number_token_loss_function: LossFunction | None = setting(None, "published key; null: mse")
+    gaussian_label_smoother: bool = setting(False, "published key: smooth the targets of digits")
+    label_smoother_sigma: float = setting(1.0, "published key: standard deviation of these targets")
 
     @property
     def encoding(self) -> str:
@@ -172,9 +169,6 @@ class TrainingArgs(Settings):
         "of a sweep, the folder of its runs, and null is outputs/<dataset>/<trial>/sweep",
         "nothing",
     )
-    resume_from_checkpoint: str | None = setting(
-        None, "a checkpoint's folder; null: the latest in output_dir", "nothing"
-    )
     seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data", least=0)
     max_steps: int = setting(
         2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts", least=-1
@@ -185,6 +179,10 @@ class TrainingArgs(Settings):
     weight_decay: float = setting(0.01, "weight decay of AdamW")
     lr_scheduler_type: str = setting(
         "reduce_lr_on_plateau", "or cosine with warmup_steps, linear, constant, ..."
+    )
+    packed: bool = setting(
+        False,
+        "of decoder-only language models: the rows of a training batch stand one behind another, not padded",
     )
     lr_scheduler_kwargs: dict[str, Any] | None = setting(
         {}, "{}: {factor: 0.5, patience: 5} for reduce_lr_on_plateau, as published; otherwise none"
@@ -225,6 +223,11 @@ class LossSettings(Settings):
     )
     label_smoothing: float = setting(
         0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
+    )
+    label_noise: Any = setting(
+        None,
+        "standard deviation of normal noise in the training answers, in their unit, or [first, last] of one "
+        "that falls from epoch to epoch; auto: as wide as the targets of HL-Gauss for these answers",
     )
 
 
@@ -272,7 +275,6 @@ class Evaluation(Settings):
         return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
 
 
-ENCODINGS = ("none", HEAD, "rt", "xval")  # besides the user's own
 LONGEST = 180  # characters of a run's folder before the digest
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
@@ -282,10 +284,15 @@ SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
 }  # fmt: skip
-
-
 TOP = ("dataset_args", *SECTIONS, *OF_REPORTS)
 """What a configuration has at its top, besides Hydra's keys and those that a study gives to its own."""
+CHANGES: dict[str, Changes] = {
+    f"{kind.group}{each.name}": each.metadata.get("changes", "model")
+    for kind in (*DATASETS.values(), *SECTIONS.values())
+    for each in fields(kind)
+}
+CHANGES |= dict.fromkeys((*OF_REPORTS, *INCIDENTAL), "nothing")
+"""What each key of the configuration changes, see `ntl.settings.setting`; other keys change the model."""
 
 
 @dataclass
@@ -296,8 +303,8 @@ class Config:
         dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
         label: The run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `SmolLM2`.
         name: The name by which a contrast refers to the run: its loss, such as `ntl_was`, or `head`.
-        job: Number of the run in its sweep, see `ntl.commands.Job`.
         sweep: When the sweep, or the run alone, was started, in seconds since 1970.
+        job: Number of the run in its sweep, see `ntl.commands.Job`.
     """
 
     dataset_args: Data
@@ -308,8 +315,8 @@ class Config:
     evaluation: Evaluation
     label: str = ""
     name: str = ""
+    sweep: float = field(default_factory=time.time)
     job: int = 0
-    sweep: float = 0.0
 
     def plain(self) -> dict[str, Any]:
         """Return the settings of all groups as plain values."""
@@ -325,28 +332,21 @@ def read_config(composed: DictConfig, choice: str | None = None) -> Config:
         composed: What Hydra composed.
         choice: Hydra's choice of the group `loss`, if known.
     """
-    given: dict[str, Any] = {
-        group: OmegaConf.to_container(composed[group], resolve=True, enum_to_str=True)
-        for group in ("dataset_args", *SECTIONS)
-        if composed.get(group) is not None
-    }
-    dataset = given.get("dataset_args", {}).get("dataset_name")
-    if dataset not in DATASETS:
-        raise unknown_key("dataset_args=", str(dataset), DATASETS)
-    kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
-    sections: Any = {}
-    for group, kind in kinds.items():
-        values, known = given.get(group, {}), [each.name for each in fields(kind)]
-        more = {key: value for key, value in values.items() if key not in known}
-        if more and not kind.is_open:
-            raise unknown_key(kind.group, next(iter(more)), known)
-        sections[group] = kind(**{key: value for key, value in values.items() if key in known})
-        vars(sections[group]).update(more)
+    sections: Any = {group: OmegaConf.to_object(composed[group]) for group in ("dataset_args", *SECTIONS)}
+    for section in sections.values():
+        known = [each.name for each in fields(section)]
+        if not section.is_open and (more := [key for key in vars(section) if key not in known]):
+            raise unknown_key(section.group, more[0], known)
     config = Config(**sections)
+    name = config.dataset_args.dataset_name
+    if DATASETS.get(name) is not type(config.dataset_args):
+        raise UserError(f"dataset_args.dataset_name={name} chooses no dataset. Pass dataset_args=NAME.")
     if smoothing := getattr(config.training_args, "label_smoothing_factor", 0.0):
         config.loss.label_smoothing = smoothing  # transformers' name
     check(config)
     config.loss = choose_loss(config.loss, config.model_args)
+    said = {key: getattr(ModelArgs, key) for key in PUBLISHED}  # which the group `loss` says now
+    config.model_args = replace(config.model_args, **said)
     config.label, config.name = name_model(config.model_args, config.loss, choice)
     return config
 
@@ -365,10 +365,12 @@ def name_model(args: ModelArgs, loss: LossSettings, choice: str | None) -> tuple
         model = Path(str(args.model_name_or_path)).name
     model = MODELS.get(args.encoding) or MODELS.get(args.family, model)
     model = f"{model}, own encoding" if is_own(args.encoding) else model
-    if args.number_encoding == HEAD:
-        return f"{model} regression head", "head"
     chosen = None if choice in ("ce", OF_MODEL) else choice
-    return " + ".join(filter(None, (model, title))), chosen or loss.criterion or "ce"
+    name = chosen or loss.criterion or "ce"
+    if args.number_encoding == HEAD:
+        model, title, name = f"{model} regression head", "", "head"
+    noise = "" if loss.label_noise is None else "label noise"
+    return " + ".join(filter(None, (model, title, noise))), f"{name}{noise and '_label_noise'}"
 
 
 def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:
@@ -379,13 +381,8 @@ def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> C
         primary: The name of a command, `train` or `compare`, or the file of a study.
     """
     folder, name, more = find_primary(primary)
-    outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(folder, version_base="1.3"):
-            return read_config(compose(name, [*overrides, *more]))
-    finally:
-        GlobalHydra.instance().hydra = outer
+    with initialize_config_dir(folder, version_base="1.3"):
+        return read_config(compose(name, [*overrides, *more]))
 
 
 def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
@@ -401,80 +398,64 @@ def check(config: Config) -> None:
     args, training, loss = config.model_args, config.training_args, config.loss
     has_model = args.model_name_or_path is not None
     is_t5 = args.family == "t5"
-    encoding = args.number_encoding
-    is_head = encoding == HEAD
-    own = is_own(encoding)
+    is_head = args.number_encoding == HEAD
     is_padded = args.number_format == "padded"
+    is_was = args.number_token_loss_with_wasserstein
+    by_model = loss.criterion == OF_MODEL
+    own = is_own(args.number_encoding)
     writes = not is_head and args.encoding in ("digits", "auto")
     in_digits = writes or own or args.encoding == "rt"
     in_part = writes or own or (is_head and not is_t5)  # of the weights that are trained
-    by_model = loss.criterion == OF_MODEL
-    is_was = args.number_token_loss_with_wasserstein
-    by_smoother = by_model and args.gaussian_label_smoother
+    replaces = loss.mode == "replace" or (by_model and args.gaussian_label_smoother)
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
-    head = "a regression head, such as model_args=pretrained_regression_head"
+    same = "the same training_args.output_dir, from whose latest checkpoint the same command continues"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"
     digits = f"a language model that writes numbers in digits, which {name} does not"
     padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
+    head = "a regression head, such as model_args=pretrained_regression_head"
     by_keys, by_name = "loss=from_model_args", "a loss that is chosen by loss=NAME"
     term = f"model_args.number_token_loss=true with {by_keys}"
     function = f"{term} without model_args.number_token_loss_with_wasserstein=true"
     smoother = f"model_args.gaussian_label_smoother=true with {by_keys}"
-    # A key whose value is not the default, what it needs, and whether that is so.
+    added = "loss.mode=add, because what replaces a part of cross-entropy is divided by all labels"
+    # Keys whose value is not the default, what they need, and whether that is so.
     needs: list[tuple[str, str, bool]] = [
-        (
-            "evaluation.name",
-            "letters, digits, dots and hyphens, and another beginning than checkpoint-",
-            re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name) is not None,
-        ),
+        ("training_args.output_dir", "a folder", training.output_dir != ""),
         ("training_args.do_only_eval", model, has_model),
         ("training_args.num_train_epochs", "training_args.max_steps=-1", training.max_steps == -1),
         ("training_args.fsdp", "a program without the lab, see examples/fsdp.py", False),
-        (
-            "model_args.number_encoding",
-            f"to be {', '.join(ENCODINGS)} or module:function",
-            encoding in ENCODINGS or own,
-        ),
+        ("training_args.resume_from_checkpoint", same, False),
         ("model_args.family", model, has_model or args.family != "pretrained"),
         ("model_args.config_overrides", "model_args.model_name_or_path=null", not has_model),
         ("model_args.number_format", digits, writes or is_head),
-        ("model_args.number_digits", padded, is_padded),
-        ("model_args.number_scale", padded, is_padded),
-        ("model_args.separator", decoder, not is_t5),
-        ("model_args.chat_template", decoder, not is_t5),
+        ("model_args.number_digits number_scale", padded, is_padded),
+        ("model_args.separator chat_template", decoder, not is_t5),
         ("model_args.head_loss", head, is_head),
-        ("model_args.number_token_loss", by_keys, by_model),
-        ("model_args.number_token_loss", digits, in_digits),
+        ("model_args.number_token_loss gaussian_label_smoother", by_keys, by_model),
+        ("model_args.number_token_loss gaussian_label_smoother", digits, in_digits),
         ("model_args.number_token_loss_weight", term, args.number_token_loss),
         ("model_args.number_token_loss_with_wasserstein", term, args.number_token_loss),
         ("model_args.number_token_loss_function", function, args.number_token_loss and not is_was),
-        ("model_args.gaussian_label_smoother", by_keys, by_model),
-        ("model_args.gaussian_label_smoother", digits, in_digits),
         ("model_args.gaussian_label_smoother", "NTL-WAS or no NTL", is_was or not args.number_token_loss),
         ("model_args.label_smoother_sigma", smoother, args.gaussian_label_smoother),
         ("weights.trained_layers", "weights.lora={}", not config.weights.lora),
-        ("weights.trained_layers", digits, in_part),
-        ("weights.lora", digits, in_part),
+        ("weights.trained_layers lora", digits, in_part),
         ("loss.criterion", digits, in_digits or by_model),
-        ("loss.options", by_name, not by_model),
-        ("loss.weight", by_name, not by_model),
+        ("loss.options weight", by_name, not by_model),
         ("loss.mode", by_name, loss.criterion not in (None, OF_MODEL)),
-        (
-            "loss.normalize_by",
-            "loss.mode=add, because what replaces a part of cross-entropy is divided by all labels",
-            loss.normalize_by == "items" or not (by_smoother or loss.mode == "replace"),
-        ),
+        ("loss.normalize_by", added, loss.normalize_by == "items" or not replaces),
         ("loss.label_smoothing", "a language model", not is_head),
         ("evaluation.read", digits, writes or is_head or not config.evaluation.quantile_readings),
     ]
-    for key, needed, is_met in needs:
-        group, _, name = key.partition(".")
-        value = getattr(getattr(config, group), name, None)
-        default = head_loss if name == "head_loss" else getattr(SECTIONS[group](), name, None)
-        if value not in (None, {}, default) and not is_met:
-            said = "training_args=eval" if name == "do_only_eval" else f"{key}={value}"
-            raise UserError(f"{said} needs {needed}. Pass that, or omit {said}.")
+    for keys, needed, is_met in needs:
+        group, _, names = keys.partition(".")
+        for key in names.split():
+            value = getattr(getattr(config, group), key, None)
+            default = head_loss if key == "head_loss" else getattr(SECTIONS[group](), key, None)
+            if value not in (None, {}, default) and not is_met:
+                said = f"{group}.{key}={value}"
+                raise UserError(f"{said} needs {needed}. Pass that, or omit {said}.")
 
 
 def read_trained(model: str | Path) -> dict[str, Any] | None:
@@ -487,37 +468,19 @@ def read_trained(model: str | Path) -> dict[str, Any] | None:
     return found
 
 
-def run_folder(_root_: DictConfig) -> str:
-    """Return the folder of a run: the resolver `ntl.run_folder` of `hydra.run.dir`."""
-    sections = ("training_args", "model_args", "dataset_args")
-    training, model, data = (_root_.get(name) or {} for name in sections)
-    folder = training.get("output_dir")
-    if training.get("do_only_eval"):
-        own = model.get("model_name_or_path")
-        folder = folder or (own if own and read_trained(own) else None)  # not that of somebody else's model
-        folder = folder or Path("outputs/evaluations", Path(str(own)).name)
-        return str(Path(folder, _root_.evaluation.name).expanduser())
-    if folder is None:
-        written = "" if model.get("number_format") == "plain" else str(model.get("number_format"))
-        parts = (model.get("name"), written, _loss_name(_root_), training.get("special_name"))
-        name = "_".join(str(part) for part in parts if part)
-        folder = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", name)
-    return str(Path(folder).expanduser())
-
-
-def _loss_name(root: DictConfig) -> str:
-    """Return the loss's name in the name of a folder, which has no spaces; errors are reported later."""
-    try:
-        return re.sub(r"[^\w.-]+", "-", read_config(root).label.partition(" + ")[2])
-    except UserError:
-        return ""
-
-
-def sweep_folder(_root_: DictConfig) -> str:
-    """Return the folder of a sweep: the resolver `ntl.sweep_folder` of `hydra.sweep.dir`."""
-    training, data = _root_.get("training_args") or {}, _root_.get("dataset_args") or {}
-    default = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", "sweep")
-    return str(Path(training.get("output_dir") or default).expanduser())
+def choose_folder(kind: str, _root_: DictConfig) -> str:
+    """Return the folder of a `run` or a `sweep`: the resolver `ntl.folder` of Hydra's folders."""
+    training, model = _root_.training_args, _root_.model_args
+    loss = _root_.hydra.runtime.choices.loss
+    if kind == "run" and training.do_only_eval:
+        own = str(model.model_name_or_path)
+        default = Path(own) if read_trained(own) else Path("outputs/evaluations", Path(own).name)
+        return str(Path(training.output_dir or default, _root_.evaluation.name).expanduser())
+    written = None if model.number_format == "plain" else str(model.number_format)
+    parts = (model.name, written, None if loss == OF_MODEL else loss, training.special_name)
+    name = "sweep" if kind == "sweep" else "_".join(filter(None, parts))
+    default = Path("outputs", _root_.dataset_args.dataset_name, training.trial or "", name)
+    return str(Path(training.output_dir or default).expanduser())
 
 
 def name_run(given: str, seed: int) -> str:
@@ -541,26 +504,8 @@ def name_run(given: str, seed: int) -> str:
     return clean or "run"
 
 
-def changes(key: str) -> Changes:
-    """Return what a key of the configuration, or a group, changes: see `ntl.settings.setting`.
-
-    A key that no settings class declares, such as an argument of transformers, changes the model.
-    """
-    group, _, name = key.partition(".")
-    if group in ("hydra", *OF_REPORTS) or (group == "training_args" and name in INCIDENTAL):
-        return "nothing"
-    if not name:
-        return "answers" if group == "evaluation" else "model"
-    for kind in DATASETS.values() if group == "dataset_args" else filter(None, [SECTIONS.get(group)]):
-        for each in fields(kind):
-            if each.name == name and "changes" in each.metadata:
-                found: Changes = each.metadata["changes"]
-                return found
-    return "model"
-
-
-def unread_keys(given: Iterable[str], text: str) -> list[str]:
-    """Return the keys at the top of a configuration that nothing reads.
+def check_keys(given: Iterable[str], text: str) -> None:
+    """Raise a UserError for a key at the top of a configuration that nothing reads.
 
     A study may have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
 
@@ -568,29 +513,27 @@ def unread_keys(given: Iterable[str], text: str) -> list[str]:
         given: The keys.
         text: The configuration as YAML, with its interpolations.
     """
-    known = {"defaults", "hydra", *TOP}
-    return [
-        key
-        for key in given
-        if key not in known and not re.search(rf"\$\{{(?:[^}}]*[^\w.}}])?\.*{re.escape(key)}\b", text)
-    ]
+    for key in given:
+        is_read = re.search(rf"\$\{{(?:[^}}]*[^\w.}}])?\.*{re.escape(key)}\b", text)
+        if key not in ("defaults", "hydra", *TOP) and not is_read:
+            raise unknown_key("", key, TOP)
 
 
 def default_jobs(_root_: DictConfig) -> int:
     """Return the default number of runs at a time, one on a GPU: the resolver `ntl.jobs`."""
-    import torch  # slow
+    import joblib  # slow
+    import torch
 
-    if torch.accelerator.is_available() and not (_root_.get("training_args") or {}).get("use_cpu"):
+    if torch.accelerator.is_available() and not _root_.training_args.get("use_cpu"):
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MAX_JOBS)
+    return min(joblib.cpu_count(), MAX_JOBS)
 
 
 def _open_mappings(node: DictConfig) -> DictConfig:
     """Let keys be added to the mappings of a group, such as `loss.options`, without Hydra's `+`."""
-    for key in [key for key in node if not OmegaConf.is_missing(node, key)]:
-        if OmegaConf.is_dict(node._get_node(key)) and node[key] is not None:
-            OmegaConf.set_struct(node[key], False)
+    for value in node.values():
+        if OmegaConf.is_dict(value):
+            OmegaConf.set_struct(value, False)
     return node
 
 
@@ -630,7 +573,7 @@ def register() -> None:
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")
     resolvers: dict[str, Callable[..., Any]] = {
-        "run_folder": run_folder, "sweep_folder": sweep_folder, "name_run": name_run, "jobs": default_jobs
+        "folder": choose_folder, "name_run": name_run, "jobs": default_jobs, "keys": explain_choices
     }  # fmt: skip
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(f"ntl.{name}", function, replace=True)
@@ -658,5 +601,7 @@ def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
         if model.gaussian_label_smoother:
             chosen |= {"weight": 1.0, "mode": Mode.replace}
         loss = replace(loss, **chosen)
+    if loss.criterion is None:  # a sweep over losses and weights has several weights of cross-entropy alone
+        loss = replace(loss, weight=LossSettings.weight, options={})
     each = NormalizeBy.items if loss.mode == "replace" else NormalizeBy.numbers
     return replace(loss, normalize_by=loss.normalize_by or each)

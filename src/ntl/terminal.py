@@ -1,44 +1,33 @@
-"""What people read: tables of settings."""
+"""What people read: settings, and what they mean."""
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from textwrap import fill, wrap
+from textwrap import wrap
 from typing import Any, get_args, get_type_hints
 
-HELP_OPTIONS = {"-h", "--help"}
+from omegaconf import DictConfig, OmegaConf
 
 
-def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Print the keys of a settings class, with the values of a choice and what they mean.
-
-    Args:
-        title: What the values are of, such as `loss=ntl_was`.
-        kind: A dataclass whose fields are declared with `setting`.
-        values: Maps each key to its value.
-        prefix: What stands before a key on the command line, such as `loss.`.
-    """
-    first_line, *_ = (inspect.getdoc(kind) or "").splitlines()
-    print(fill(f"{title}: {first_line}", 100))
-    meaning = describe_fields(kind)
-    for key in sorted(values, key=lambda key: key not in inspect.get_annotations(kind)):  # its own come first
-        print(f"  {prefix}{key}={format_setting(values[key])}")
-        print(*(f"      {line}" for line in wrap(meaning.get(key, ""), 90)), sep="\n")
-    print()
-
-
-def describe_fields(kind: type) -> dict[str, str]:
-    """Map the fields of a settings class to their help, after the values that a choice allows."""
-    found = {}
-    for each in fields(kind):
-        hint = get_type_hints(kind)[each.name]
-        kinds = [
-            part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Enum)
-        ]
-        choices = [str(value.value) for part in kinds for value in part]
-        found[each.name] = "; ".join(filter(None, [", ".join(choices), each.metadata.get("help")]))
-    return found
+def explain_choices(_root_: DictConfig) -> str:
+    """Explain the keys of each group that a command chooses: the resolver `ntl.keys` of Hydra's help."""
+    lines = []
+    for override in _root_.hydra.overrides.task:
+        group = override.partition("=")[0]
+        kind = OmegaConf.get_type(_root_, group) if group in _root_ else None
+        if kind is None or not is_dataclass(kind):
+            continue
+        first_line, *_ = (inspect.getdoc(kind) or "").splitlines()
+        lines += ["", *wrap(f"{override}: {first_line}", 100)]
+        values: Any = OmegaConf.to_container(_root_[group], resolve=False, enum_to_str=True)
+        hints = get_type_hints(kind)
+        for each in fields(kind):
+            kinds = (hints[each.name], *get_args(hints[each.name]))
+            choices = [part for part in kinds if isinstance(part, type) and issubclass(part, Enum)]
+            meaning = [", ".join(part) for part in choices] + [each.metadata.get("help", "")]
+            lines.append(f"  {group}.{each.name}={format_setting(values[each.name])}")
+            lines += wrap("; ".join(meaning), 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines).replace("$", "$$")  # for Hydra, which fills in a template
 
 
 def format_setting(value: Any) -> str:

@@ -22,6 +22,7 @@ from transformers import (
     ProgressCallback,
     Seq2SeqTrainingArguments,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
 
@@ -29,10 +30,9 @@ from ntl.data import Example
 from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Result
 from ntl.layout import LEARNED_ROWS
-from ntl.losses import count_numbers
-from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, find_metric, split_metric
-from ntl.models import IGNORE, AnsweringModel
-from ntl.scores import describe_metrics, finite_or_none
+from ntl.losses import LabelNoise, count_numbers
+from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, describe_metrics, find_metric, split_metric
+from ntl.models import IGNORE, PACKED, AnsweringModel
 from ntl.settings import HEAD, Config
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import PREPARED, NumberAware
@@ -41,7 +41,7 @@ from ntloss.writing import UpperLayers
 log = logging.getLogger(__name__)
 AT_ONCE = 200_000  # examples that are encoded before the first step
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
-NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
+NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "packed")
 
 
 class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -50,6 +50,8 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         examples: The examples.
         built: The model, which encodes them.
+        noise: Draws their answers anew in each epoch. Default: they stay as they are.
+        packed: Whether a batch of them is one row, see `LanguageModel.pack`.
 
     Attributes:
         number_weight: Factor of the number term at all labels, None for 1; see `LabTrainer.of_numbers`.
@@ -57,12 +59,18 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
 
     number_weight: float | None = None
 
-    def __init__(self, examples: Sequence[Example], built: AnsweringModel):
-        self.examples, self._built = examples, built
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        built: AnsweringModel,
+        noise: LabelNoise | None = None,
+        packed: bool = False,
+    ):
+        self.examples, self._built, self.noise, self.packed = examples, built, noise, packed
         self._rows: list[dict[str, Any]] | None = None
-        if len(examples) <= AT_ONCE:
+        if len(examples) <= AT_ONCE and noise is None:
             self.examples = list(examples)  # which may be memory-mapped
-            self._rows = self.__getitems__(range(len(examples)))
+            self._rows = self._encode(range(len(examples)))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -72,15 +80,20 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, which a data loader asks for at once."""
-        if self._rows is None:
-            examples = [self.examples[i] for i in indices]
-            columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
-            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        else:
-            rows = [self._rows[i] for i in indices]
+        rows = self._encode(indices) if self._rows is None else [self._rows[i] for i in indices]
+        if self.packed:
+            rows = [{**row, PACKED: True} for row in rows]
         if self.number_weight is None:
             return rows
         return [{**row, "number_weights": [self.number_weight] * len(row["labels"])} for row in rows]
+
+    def _encode(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        examples = [self.examples[i] for i in indices]
+        answers = [e.answer for e in examples]
+        if self.noise is not None:
+            answers = [self.noise.draw(answer, i) for answer, i in zip(answers, indices, strict=True)]
+        columns = self._built.encode([e.question for e in examples], answers)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def keep_states(self, frozen: UpperLayers) -> None:
         """Add what the frozen layers return to each row, unless it changes or takes too much memory."""
@@ -137,6 +150,8 @@ class LabTrainer(Trainer):
             **(of_tokens if built.number_ids else {}),
         )
         args.prediction_loss_only = not built.number_ids
+        if train_dataset is not None and train_dataset.noise is not None:
+            self.add_callback(NewLabels(train_dataset.noise))
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(Bar())
@@ -289,7 +304,22 @@ def _means(prediction: EvalPrediction) -> dict[str, float]:
         means["loss"] = (means["ce"] + errors[0] / max(count, 1)) / 2
     if "ce" in means and means["ce"] < 700:
         means["perplexity"] = math.exp(means["ce"])
-    return {name: value for name, value in means.items() if finite_or_none(value) is not None}
+    return {name: value for name, value in means.items() if math.isfinite(value)}
+
+
+class NewLabels(TrainerCallback):
+    """Tells the noise in labels which epoch begins.
+
+    Args:
+        noise: The noise of the training examples.
+    """
+
+    def __init__(self, noise: LabelNoise):
+        self.noise = noise
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        """Draw the labels of this epoch."""
+        self.noise.epoch, self.noise.epochs = int(state.epoch), state.num_train_epochs
 
 
 class Bar(ProgressCallback):

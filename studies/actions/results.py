@@ -110,7 +110,8 @@ def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.Data
     rows = []
     for each in plan:
         of, minus = (_values(costs, each, arm) for arm in (each["of"], each["minus"]))
-        if found := paired_difference(of, minus):
+        found = paired_difference(of, minus)
+        if found.pairs:
             rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
     tested = pd.DataFrame(rows)
     if len(tested):

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_se
 
 import ntloss
 from ntl.data.files import write_atomically
-from ntl.scores import SPACED_LEVELS
+from ntl.metrics.quantiles import SPACED_LEVELS
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles

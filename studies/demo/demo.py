@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -35,8 +37,8 @@ from ntl.evaluate import Metrics, read_results
 from ntl.layout import PREDICTIONS, RESULTS
 from ntl.metrics.registry import reading_metric
 from ntl.models import build
+from ntl.report.figures import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.report.statistics import mean_and_interval
-from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.run import as_trained
 from ntl.settings import Config, compose_config, read_trained
 
@@ -237,7 +239,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
     if not values:
         return NONE
     center, width = mean_and_interval(values)
-    return f"{center:.1f}" + (f" ± {width:.1f}" if width is not None else "") + unit
+    return f"{center:.1f}" + (f" ± {width:.1f}" if not math.isnan(width) else "") + unit
 
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
@@ -299,7 +301,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
             values = row.values(reading_metric(reading, "mae"))
             x = [place + 0.2 * (shift - 0.5)] * len(values)
             label = reading if place == 0 else None
-            left.plot(x, values, marker, color=looks[row.name].color, alpha=0.7, label=label)
+            left.plot(x, values, marker, color=looks[row.name]["color"], alpha=0.7, label=label)
     left.axhline(ridge, **FLOOR, label="TF-IDF + ridge")
     left.set_xticks(range(len(rows)), [row.name for row in rows])
     left.set_title("error by loss and reading (dots: seeds)")
@@ -323,7 +325,12 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
         percents = [p for p in range(5, 100, 10) if row.values(f"coverage_{p}")]
         covered = [100 * mean(row.values(f"coverage_{p}")) for p in percents]
         right.plot(
-            percents, covered, "o-", ms=3, color=looks[row.name].color, label=row.name if percents else None
+            percents,
+            covered,
+            "o-",
+            ms=3,
+            color=looks[row.name]["color"],
+            label=row.name if percents else None,
         )
     right.plot([0, 100], [0, 100], **FLOOR)
     right.set_title("promised and found coverage")
@@ -339,7 +346,7 @@ def load(folder: Path, config: Config) -> tuple[Any, Callable[[Sequence[str]], l
     disable_progress_bar()  # of loading the weights
     built = build(trained.model_args)
     built.model.eval()
-    return built, lambda texts: write_questions({"text": [*texts]}, config.dataset_args)
+    return built, lambda texts: write_questions(pd.DataFrame({"text": [*texts]}), config.dataset_args)
 
 
 def draw_sentences(

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ntl.metrics import crps, interval_metrics
-from ntl.scores import SPACED, SPACED_LEVELS
+from ntl.metrics.quantiles import SPACED, SPACED_LEVELS, crps, interval_metrics
 from ntloss.reading.intervals import conformal_score
 from studies.packs import long_table, merge, write
 

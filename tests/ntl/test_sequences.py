@@ -40,6 +40,10 @@ training_args:
 """
 
 
+EVALUATED = ["training_args=eval", "training_args.output_dir=null", "model_args.config_overrides=null"]
+OF_THE_SEED = ["dataset_args.data_seed=${training_args.seed}"]
+
+
 def write_table(path, rows=80, factor=1, seed=0):
     draw = random.Random(seed)
     lines = [
@@ -107,6 +111,12 @@ def rows():
     return errors.groupby("row", sort=False)["value"].mean().to_dict()
 
 
+def seeds_of(folder="out/report"):
+    """The number of seeds of each row of a report."""
+    table = pd.read_csv(f"{folder}/metrics.csv")
+    return table.groupby("row", sort=False)["seed"].nunique().to_dict()
+
+
 def test_refused_runs_are_in_no_report_and_no_contrast(swept):
     swept("ce", "ntl_was")
     assert [*rows()] == ["T5", "T5 + NTL-WAS"]
@@ -117,7 +127,7 @@ def test_refused_runs_are_in_no_report_and_no_contrast(swept):
     assert sweep(*more, "contrasts=[{of: crps, minus: ce}]") == 1
     assert [*rows()] == ["T5 + CRPS"]
     table = Path("out/report/table.md").read_text()
-    assert table.count("was trained with other settings") == 2
+    assert table.count("training_args.learning_rate") == 2
     assert not Path("out/report/contrasts.csv").exists()
 
 
@@ -140,10 +150,9 @@ def test_a_study_comes_before_the_shipped_files_of_its_name(capsys):
     printed = capsys.readouterr().out
     assert "max_steps: 7" in printed
     assert "squash: 2.0" in printed
-    for name in ("compare", "train", "settings"):  # which it would extend itself
-        Path(f"mine/{name}.yaml").write_text(study % 0.5)
-        assert compare(f"mine/{name}.yaml", "--cfg", "job") == 2
-        assert f"mine/{name}.yaml" in capsys.readouterr().err
+    Path("mine/noisy.yaml").rename("mine/compare.yaml")  # which it would extend itself
+    assert compare("mine/compare.yaml", "--cfg", "job") == 2
+    assert "mine/compare.yaml" in capsys.readouterr().err
 
 
 def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
@@ -156,7 +165,7 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
     assert "was finished already" in capsys.readouterr().err
     Path("edited_loss.py").write_text(loss.format(50))
     assert sweep(*own) == 1
-    assert "edited_loss:mine changed" in capsys.readouterr().err
+    assert "loss.criterion.source" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -169,6 +178,7 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
 )
 def test_edited_code_of_ones_own_is_another_run(key, group, monkeypatch):
     monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "edited_code", raising=False)
     Path("edited_code.py").write_text("mine = 1\n")
     config = compose_config([group, f"{key}=edited_code:mine"], "compare")
     data = SimpleNamespace(source=None, digest="of rows")
@@ -184,27 +194,25 @@ def test_what_a_loss_of_ones_own_imports_from_its_folder_belongs_to_it(found_in,
     (beside / "parts").mkdir(parents=True)
     within = f"{package}." if package else ""
     for name, code in {
-        f"{file}.py": f"from {within}helpers import scale\nimport torch, other.deep, {within}parts\n",
+        f"{file}.py": f"from {within}helpers import scale\nimport torch, {within}parts\nloss = scale\n",
         "parts/__init__.py": "from .sums import total\n",
         "parts/sums.py": "total = sum\n",
-        "helpers.py": "from .again import scale\n",
-        "again.py": f"import {module}\nscale = 1\n",
+        "helpers.py": "scale = 1\n",
         "unused.py": "scale = 1\n",
     }.items():
         (beside / name).write_text(code)
     monkeypatch.syspath_prepend(found_in)
-    own = f"{module}:loss"
-    before = digest_of_source(own)
+
+    def digest():
+        return digest_of_source("loss.criterion", f"{module}:loss")
+
+    before = digest()
     (beside / "unused.py").write_text("scale = 2\n")
-    assert digest_of_source(own) == before
-    for name in ("again.py", "parts/sums.py"):
+    assert digest() == before
+    for name in ("helpers.py", "parts/sums.py"):
         (beside / name).write_text("scale = 2\n")
-        assert digest_of_source(own) != before
-        before = digest_of_source(own)
-    (beside / "again.py").write_text("scale = (\n")
-    with pytest.raises(SyntaxError) as raised:
-        digest_of_source(own)
-    assert Path(str(raised.value.filename)).name == "again.py"
+        assert digest() != before
+        before = digest()
 
 
 def test_what_all_models_before_a_run_have_learned_is_left_out_of_its_evaluations(folder, monkeypatch):
@@ -221,9 +229,9 @@ def test_what_all_models_before_a_run_have_learned_is_left_out_of_its_evaluation
     shutil.rmtree("second")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    alone = ["training_args=eval", "training_args.output_dir=null", f"dataset_args.file={folder}/t.csv"]
-    alone += [plain, "model_args.model_name_or_path=../third", "evaluation.name=alone"]
-    assert train("../study.yaml", *alone, "dataset_args.data_seed=2") == 0
+    alone = [f"dataset_args.file={folder}/t.csv", "dataset_args.data_seed=2", "evaluation.name=alone"]
+    alone.append("model_args.model_name_or_path=../third")
+    assert train("../study.yaml", *EVALUATED, *alone) == 0
     asked = [
         [row["question"] for test in ("validation", "test") for row in predictions("../third", test, name)]
         for name in ("test", "again", "alone")
@@ -235,9 +243,8 @@ def test_what_all_models_before_a_run_have_learned_is_left_out_of_its_evaluation
 
 def test_a_model_that_is_not_trained_has_learned_no_question():
     assert run("loss=ce", "training_args.max_steps=0") == 0
-    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
-    other += ["model_args.config_overrides=null", "dataset_args.data_seed=5", "evaluation.name=other"]
-    assert train("study.yaml", *other) == 0
+    other = ["model_args.model_name_or_path=run", "dataset_args.data_seed=5", "evaluation.name=other"]
+    assert train("study.yaml", *EVALUATED, *other) == 0
     assert results("run", "other")["test"]["count"] == 8
 
 
@@ -251,19 +258,6 @@ def _data(*more):
     ]
     sizes = [f"dataset_args.{key}_size={n}" for key, n in (("train", 60), ("validation", 6), ("test", 8))]
     return compose_config([*given, *sizes], "compare").dataset_args.read()
-
-
-def test_an_evaluation_of_a_changed_table_is_not_taken_for_the_runs_own(finished, capsys):
-    honest = results("run")["test"]["mae"]
-    write_table("t.csv", factor=3)
-    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
-    other.append("model_args.config_overrides=null")
-    assert train("study.yaml", *other) == 2  # it would replace the run's own
-    assert "other data" in capsys.readouterr().err
-    assert train("study.yaml", *other, "evaluation.name=changed") == 0
-    write_table("t.csv")
-    assert run("loss=ce") == 0
-    assert results("run")["test"]["mae"] == honest
 
 
 def test_one_changed_label_among_many_changes_the_digest():
@@ -282,15 +276,10 @@ def test_a_setting_that_changes_the_rows_is_named(finished, capsys):
     assert "dataset_args.test_size" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", ["", "dataset_args.", "model_args.", "weights.", "loss.", "evaluation."])
+@pytest.mark.parametrize("group", ["dataset_args.", "loss."])
 def test_a_key_that_nothing_reads_is_an_error(group, capsys):
     assert run(f"+{group}tain_size=50") == 2  # Hydra would add it
     assert f"{group}tain_size" in capsys.readouterr().err
-
-
-def test_a_group_that_a_study_leaves_out_has_its_defaults():
-    Path("study.yaml").write_text(f"{TINY}weights: null\nloss: null\n")
-    assert run() == 0
 
 
 def test_a_report_into_the_folder_of_the_runs_counts_each_run_once(swept):
@@ -317,8 +306,8 @@ def test_a_run_keeps_its_place_when_it_is_repeated_or_evaluated_again(monkeypatc
     shutil.rmtree("out/loss-ntl_was_seed-0")
     assert sweep("loss=ntl_was", "training_args.seed=0") == 0
     assert [*rows()] == ["T5", "T5 + NTL-WAS", "T5 + CRPS"]
-    again = ["training_args=eval", "model_args.model_name_or_path=out/loss-ce_seed-0"]
-    assert train("study.yaml", *again, "model_args.config_overrides=null", "evaluation.samples=8") == 0
+    again = ["model_args.model_name_or_path=out/loss-ce_seed-0", "evaluation.samples=8"]
+    assert train("study.yaml", *EVALUATED, *again) == 0
     assert main(["report", "out", "--output", "out/report"]) == 0
     assert [*rows()] == ["T5", "T5 + NTL-WAS", "T5 + CRPS"]
 
@@ -326,9 +315,8 @@ def test_a_run_keeps_its_place_when_it_is_repeated_or_evaluated_again(monkeypatc
 def test_a_model_is_not_replaced_by_what_is_trained_from_it(finished, capsys):
     before = Path("run/model.safetensors").read_bytes()
     start = ["model_args.model_name_or_path=run", "model_args.config_overrides=null"]
-    for more in ([], ["training_args.overwrite_output_dir=true"]):
-        assert run("loss=crps", *start, *more) == 2
-        assert "training_args.output_dir" in capsys.readouterr().err
+    assert run("loss=crps", *start) == 2
+    assert "training_args.output_dir" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
 
 
@@ -439,7 +427,7 @@ def test_a_run_is_not_continued_from_other_weights(finished, capsys):
     weights = load_file("base/model.safetensors")
     save_file({key: weight + 1 for key, weight in weights.items()}, "base/model.safetensors")
     assert run(*tuned) == 2
-    assert "base" in capsys.readouterr().err
+    assert "model_args.model_name_or_path.source" in capsys.readouterr().err
 
 
 def test_runs_on_several_datasets_are_in_one_folder():
@@ -456,13 +444,8 @@ def test_runs_on_several_datasets_are_in_one_folder():
 
 
 @pytest.mark.parametrize("more", [[], ["training_args.overwrite_output_dir=true"]])
-def test_files_of_others_in_the_output_folder_stay(more, finished, capsys):
-    Path("run/notes.txt").write_text("mine")
-    Path("run/test/notes.txt").write_text("mine, too")
-    assert run("loss=ce", *more) == 0
-    assert Path("run/notes.txt").read_text() == "mine"
-    assert Path("run/test/notes.txt").read_text() == "mine, too"
-    for folder in ("run", "run/checkpoint-2"):  # a model of another program
+def test_a_model_of_another_program_is_not_replaced(more, finished, capsys):
+    for folder in ("run", "run/checkpoint-2"):
         config = Path(folder, "config.json")
         trained = config.read_text()
         config.write_text(json.dumps({**json.loads(trained), "ntl": {}}))
@@ -473,24 +456,12 @@ def test_files_of_others_in_the_output_folder_stay(more, finished, capsys):
         config.write_text(trained)
 
 
-EVALUATED = ["training_args=eval", "training_args.output_dir=null", "model_args.config_overrides=null"]
-
-
-def seeds_of(folder="out/report"):
-    """The number of seeds of each row of a report."""
-    table = pd.read_csv(f"{folder}/metrics.csv")
-    return table.groupby("row", sort=False)["seed"].nunique().to_dict()
-
-
-OF_THE_SEED = ["dataset_args.data_seed=${training_args.seed}"]
-
-
 @pytest.mark.parametrize("seeds", [OF_THE_SEED, pytest.param([], marks=pytest.mark.slow)])
 def test_runs_on_a_changed_table_are_refused_beside_earlier_ones_and_never_averaged_with_them(seeds, capsys):
     assert sweep("loss=ce", "training_args.seed=0", *seeds) == 0
     write_table("t.csv", factor=10)
     assert sweep("loss=ce", "training_args.seed=1", *seeds) == 1
-    assert "data changed" in capsys.readouterr().err
+    assert "another data" in capsys.readouterr().err
     apart = ["training_args.output_dir=apart"]
     assert sweep("loss=ce", "training_args.seed=1", *seeds, *apart) == 0
     assert main(["report", "out", "apart", "--output", "both"]) == 0
@@ -573,39 +544,30 @@ def test_a_run_of_other_code_is_neither_finished_nor_averaged(monkeypatch, capsy
     assert sweep("loss=ce", "training_args.seed=0") == 0
     monkeypatch.setattr(ntl.identity, "digest_of_code", lambda: "of another commit")
     assert sweep("loss=ce", "training_args.seed=0,1") == 1
-    assert capsys.readouterr().err.count("code of the lab or of ntloss changed") >= 2
+    assert capsys.readouterr().err.count("another code") >= 2
     assert sweep("loss=ce", "training_args.seed=1", "training_args.output_dir=apart") == 0
     assert main(["report", "out", "apart", "--output", "both"]) == 0
     assert [*seeds_of("both").values()] == [1, 1]
 
 
 def test_a_comment_does_not_change_the_digest_of_the_code(tmp_path, monkeypatch):
-    package = tmp_path / "ntloss"
-    package.mkdir()
-    monkeypatch.setattr(
-        "ntl.own.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path / name])
-    )
+    found = SimpleNamespace(submodule_search_locations=[tmp_path])
+    monkeypatch.setattr("ntl.own.find_spec", lambda _: found)
 
-    def digest(text, file="criteria.py"):
-        (package / file).write_text(text)
-        digest_of_code.cache_clear()
-        return digest_of_code()
+    def digest(text):
+        (tmp_path / "criteria.py").write_text(text)
+        return digest_of_code.__wrapped__()
 
-    try:
-        first = digest("def loss(p):\n    return 2 * p\n")
-        assert digest("def loss(p):\n    return 2 * p  # twice\n") == first
-        assert digest("def loss(p):\n    return 3 * p\n") != first
-        digest("def loss(p):\n    return 2 * p\n")
-        assert digest("x = 1", "more.py") != first
-    finally:
-        digest_of_code.cache_clear()
+    first = digest("def loss(p):\n    return 2 * p\n")
+    assert digest("def loss(p):\n    return 2 * p  # twice\n") == first
+    assert digest("def loss(p):\n    return 3 * p\n") != first
 
 
 def test_a_sweep_is_not_failed_by_the_runs_of_another_one_in_its_folder(monkeypatch):
     run = commands.run
 
     def beside_another_sweep(*given):
-        job = {"sweep": 9e9, "job": 0, "latest": 9e9, "reason": "it is not finished", "refused": False}
+        job = {"sweep": 9e9, "job": 0, "latest": 9e9, "reason": "it is not finished"}
         Path("out", JOBS, "loss-crps_seed-0.json").write_text(json.dumps(job))
         return run(*given)
 

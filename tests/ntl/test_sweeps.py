@@ -2,7 +2,6 @@
 
 import csv
 import multiprocessing
-import os
 import re
 import subprocess
 import sys
@@ -17,10 +16,9 @@ from runs import compare, logged, main, results, written
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
-from ntl.errors import CONTINUES
 from ntl.layout import RESULTS, STATE
 from ntl.metrics.registry import find_metric
-from ntl.settings import compose_config, default_jobs, name_run
+from ntl.settings import default_jobs, name_run
 from ntl.trainer import LabTrainer
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
@@ -100,7 +98,6 @@ def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, 
     [
         ("trainig_args: {max_steps: 3}", "training_args?"),
         ("learning_rate: 0.5", "learning_rate"),
-        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts?"),
     ],
 )
 def test_a_key_of_a_study_that_nothing_reads_is_an_error(settings, meant, tiny, out, capsys):
@@ -126,13 +123,9 @@ def test_a_study_may_have_keys_of_its_own_that_others_read(settings, tiny, out):
         ("contrasts=[{off: ce, minus: head}]", "off"),
         ("contrasts=[{of: ce, minus: head, metric: maee}]", "maee"),
         ("margin=wide", "margin"),
-        ("loss=ce,ntl_was,ce", "loss"),
-        ("loss.weight=0.3,0.30", "loss.weight"),
     ],
 )
-def test_a_sweep_with_a_wrong_contrast_or_a_repeated_value_is_refused_before_its_first_run(
-    wrong, named, tiny, out, capsys
-):
+def test_a_sweep_with_a_wrong_contrast_is_refused_before_its_first_run(wrong, named, tiny, out, capsys):
     assert compare(*changed(tiny, wrong)) == 2
     assert named in capsys.readouterr().err
     assert finished(out) == []
@@ -140,7 +133,7 @@ def test_a_sweep_with_a_wrong_contrast_or_a_repeated_value_is_refused_before_its
 
 @pytest.mark.slow
 def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_one_process(
-    tiny, tmp_path, out, monkeypatch, capsys
+    tiny, tmp_path, out, monkeypatch
 ):
     (tmp_path / "my_losses.py").write_text(
         "def squared(probs, values, target):\n    return (probs @ values - values[target]).square()\n"
@@ -166,10 +159,6 @@ def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_on
     assert compare(*changed(own, f"training_args.output_dir={tmp_path}/again")) == 0
     for name, run in runs.items():
         assert_close(results(tmp_path / "again" / name), run["metrics"], TRAINED_BY_ADAM)
-    encoded = (tmp_path / "my_encoding.py").read_text()
-    (tmp_path / "my_encoding.py").write_text(encoded.replace("24", "twenty-four"))
-    assert compare(*own) == 1
-    assert "my_encoding:Backwards changed" in capsys.readouterr().err
 
 
 def test_a_run_has_one_folder_however_its_settings_are_given_and_other_settings_another(tiny, out):
@@ -204,13 +193,8 @@ def test_several_values_of_a_setting_that_only_evaluates_are_several_runs(tiny, 
 def test_names_of_runs_differ_if_their_settings_do():
     pairs = [
         ("model_args.separator-a b", "model_args.separator-a-b"),
-        ("dataset_args.prompt-{a}: {b}", "dataset_args.prompt-{a} {b}"),
         ("dataset_args.prompt-" + "ü" * 300, "dataset_args.prompt-" + "ü" * 301),
         ("dataset_args.data_seed-1", "training_args.data_seed-1"),
-        (
-            "_".join(f"key{i}-{'v' * 30}" for i in range(20)),
-            "_".join(f"key{i}-{'v' * 30}" for i in range(21)),
-        ),
         ("loss.weight--1", "loss.weight-1"),
     ]
     for one, other in pairs:
@@ -229,29 +213,15 @@ def test_keys_that_follow_the_seed_have_the_value_of_each_run(tiny, out):
 
 
 def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, capsys):
-    (out / "of another sweep/.hydra").mkdir(parents=True)
-    (out / "of another sweep/.hydra/config.yaml").touch()
-    os.utime(out / "of another sweep/.hydra/config.yaml", (0, 0))
     sweep = ["loss=ce", "training_args.learning_rate=1e30,0.001", "training_args.max_grad_norm=0"]
     assert compare(*changed(tiny, *sweep)) == 1
     failed, succeeded = (
         f"loss-ce_learning_rate-{rate}_max_grad_norm-0_seed-0" for rate in ("1e+30", "0.001")
     )
     assert finished(out) == [succeeded]
-    printed = capsys.readouterr().err
-    assert failed in printed.strip().splitlines()[-1]
-    assert "of another sweep is not finished" not in printed
+    assert f"{failed} has no results" in capsys.readouterr().err
     assert "diverged" in (out / failed / "train.log").read_text()
     assert (out / "report/table.md").exists()
-
-
-def test_only_a_sweep_that_the_same_command_continues_says_so(tiny, out, monkeypatch, capsys):
-    wrong = changed(tiny, "loss=ce", "training_args.learning_rate=1e30", "training_args.max_grad_norm=0")
-    assert compare(*wrong) == 1
-    assert CONTINUES not in capsys.readouterr().err
-    monkeypatch.setattr("ntl.run.add_loss", lambda *_: 1 / 0)
-    assert compare(*tiny) == 1
-    assert capsys.readouterr().err.strip().endswith(CONTINUES)
 
 
 @pytest.mark.slow
@@ -336,8 +306,6 @@ def test_all_losses_of_one_seed_see_the_same_weights_and_batches(tiny, monkeypat
 def test_a_comparison_uses_a_gpu_where_there_is_one_run_at_a_time(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    composed = compose_config([], "compare")
-    assert not getattr(composed.training_args, "use_cpu", False)
     on_cpu = OmegaConf.create({"training_args": {"use_cpu": True}})
     for is_available in (False, True):
         monkeypatch.setattr("torch.accelerator.is_available", lambda found=is_available: found)

@@ -7,20 +7,18 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, load_files, read_pairs
-from ntl.data.mathematics_dataset import ARCHIVE, DIFFICULTIES, find_archive
+from ntl.data.files import Layout, load_files, read_pairs
+from ntl.data.mathematics_dataset import ARCHIVE, DIFFICULTIES, PREPARED, Prepare
 from ntl.data.task import BY_SETTINGS, Data, Example, TaskData, setting
 from ntl.errors import UserError
 
-PREPARED = Layout({split: f"arithmetic_{file}.txt" for split, file in SPLIT_FILES.items()})
-
+FILES = {split: f"arithmetic_{file}" for split, file in PREPARED.items()}
 TEMPLATES = ("{}", "Evaluate {}.", "Calculate {}.", "What is {}?", "What is the value of {}?")
 # For each split, the range of the number of integers in a question, and the largest integer.
 GENERATED = {
@@ -61,17 +59,25 @@ class Arithmetic(Data):
             expressions may repeat, as in the official files.
         """
         if self.data_dir is not None:
-            return load_files(self, [PREPARED], "Make them with `ntl prepare arithmetic`")
+            return load_files(self, [Layout(FILES)], "Make them with `ntl prepare arithmetic`")
         rng = random.Random(self.data_seed)
         held_out: set[str] = set()
 
-        def draw(split: str, size: str, hold_out: bool = True) -> list[Example]:
-            return list(islice(_questions(split, rng, held_out, hold_out), getattr(self, size)))
+        def draw(split: str, count: int, is_held_out: bool = True) -> list[Example]:
+            examples: list[Example] = []
+            (fewest, most), largest = GENERATED[split]
+            while len(examples) < count:
+                expression, value = _expression(rng.randint(fewest, most), largest, rng)
+                # Compare without the sentence: the same expression in another one is the same question.
+                if expression not in held_out:
+                    held_out.update([expression] if is_held_out else [])
+                    examples.append(Example(rng.choice(TEMPLATES).format(expression), str(value)))
+            return examples
 
-        tests = {split: draw(split, "test_size") for split in ("interpolate", "extrapolate")}
-        splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
-        validation = [e for split in splits for e in draw(split, "validation_per_difficulty")]
-        train = [e for split in splits for e in draw(split, "train_per_difficulty", hold_out=False)]
+        tests = {split: draw(split, self.test_size) for split in ("interpolate", "extrapolate")}
+        levels = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
+        validation = [e for level in levels for e in draw(level, self.validation_per_difficulty)]
+        train = [e for level in levels for e in draw(level, self.train_per_difficulty, is_held_out=False)]
         return TaskData(train, validation, tests, source=BY_SETTINGS)
 
 
@@ -79,50 +85,34 @@ class Arithmetic(Data):
 class PrepareArithmetic(Prepare):
     """The same number of pairs of each difficulty."""
 
+    modules = ("arithmetic__add_sub_multiple",)
+    longer = ("arithmetic__add_sub_multiple_longer",)
+    files = FILES
+
     train_per_difficulty: int = setting(33333, "number of training pairs of each difficulty", least=1)
     validation_per_difficulty: int = setting(1000, "number of validation pairs of each difficulty", least=1)
 
-    def plan(self) -> Plan:
-        """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
+    def split(self, files: Sequence[Path], scratch: Path) -> Iterator[tuple[str, list[Example]]]:
+        """Draw the pairs of each difficulty.
 
         Raises:
-            UserError: A file is missing. Reading the splits raises one too, if a file is malformed or too
-                short.
+            UserError: A file is malformed or too short.
         """
-        archive = find_archive(
-            self, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
-        )
         n_train, n_validation = self.train_per_difficulty, self.validation_per_difficulty
-
-        def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-            train: list[Example] = []
-            validation: list[Example] = []
-            for i, path in enumerate(archive.of("train")):
-                pairs = list(read_pairs(path))
-                if len(pairs) < n_train + n_validation:
-                    raise UserError(
-                        f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} "
-                        "for validation. Lower train_per_difficulty or validation_per_difficulty."
-                    )
-                order = np.random.default_rng([self.split_seed, i]).permutation(len(pairs))
-                train += [pairs[j] for j in order[:n_train]]
-                validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
-            yield "train", train
-            yield "validation", validation
-            yield from archive.read_tests()
-
-        return Plan(PREPARED.files, splits)
-
-
-def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: bool) -> Iterator[Example]:
-    (fewest, most), largest = GENERATED[split]
-    while True:
-        expression, value = _expression(rng.randint(fewest, most), largest, rng)
-        # Compare without the sentence: the same expression in another sentence would be the same question.
-        if expression not in held_out:
-            if hold_out:
-                held_out.add(expression)
-            yield Example(rng.choice(TEMPLATES).format(expression), str(value))
+        train: list[Example] = []
+        validation: list[Example] = []
+        for i, path in enumerate(files):
+            pairs = list(read_pairs(path))
+            if len(pairs) < n_train + n_validation:
+                raise UserError(
+                    f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} for "
+                    "validation. Lower train_per_difficulty or validation_per_difficulty."
+                )
+            order = np.random.default_rng([self.split_seed, i]).permutation(len(pairs))
+            train += [pairs[j] for j in order[:n_train]]
+            validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
+        yield "train", train
+        yield "validation", validation
 
 
 def _expression(integers: int, largest: int, rng: random.Random) -> tuple[str, int]:

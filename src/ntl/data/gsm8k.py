@@ -8,16 +8,13 @@ Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 
 import re
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
-from ntl.data.files import FormatError, Layout, get_value, load_files, read_records
-from ntl.data.task import Data, Example, Split, TaskData, setting
+from ntl.data.files import Layout, load_files, parse_pair
+from ntl.data.task import Data, TaskData, setting
 
 MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
-OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
-AROUND = {split: f"../{file}" for split, file in OFFICIAL.items()}  # of the published place
+OFFICIAL = {"train": "train.jsonl", "test": "test.jsonl"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 # A lookbehind follows the first character, because a search for a character is fast.
@@ -28,7 +25,7 @@ _POINT = re.compile(r"\.(?<![\d.]\.)(?=\d)")
 
 
 @dataclass
-class Gsm8k(Split, Data):
+class Gsm8k(Data):
     """Grade-school problems. The answer is the solution, with the final number after ####."""
 
     dataset_name: str = "gsm8k"
@@ -42,52 +39,35 @@ class Gsm8k(Split, Data):
         "share of the official training file that is the validation set; the paper's files have their own",
         is_share=True,
     )
+    split_seed: int = setting(0, "random seed that chooses the validation set")
     max_new_tokens: int = setting(512, "most tokens of an answer", "answers", least=1)
 
     def read(self) -> TaskData:
-        """Read the problems.
-
-        Returns:
-            Training, validation and test problems. With official files, the validation problems are drawn
-            from the training file.
-        """
-        read = partial(read_records, convert=parse_problem)
-        data = load_files(self, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
-        return replace(data, final_answer_marker=MARKER)
+        """Read the problems."""
+        layouts = [Layout(PREPARED, parse_problem), Layout(OFFICIAL, parse_problem, (".", ".."))]
+        return replace(load_files(self, layouts), final_answer_marker=MARKER)
 
 
-def parse_problem(record: Any) -> list[Example]:
-    """Convert one problem.
-
-    Args:
-        record: An object with `question` and `answer`, as in the official files.
-
-    Returns:
-        The problem with normalized numbers, without calculator annotations.
+def parse_problem(line: str) -> list[tuple[str, str]]:
+    """Parse a problem, with normalized numbers and without calculator annotations.
 
     Raises:
-        FormatError: A key or the final answer is missing.
+        ValueError: The answer has no number after the marker.
 
     Example:
-        >>> answer = "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
-        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})[0][:2]
-        ('1000 at $0.5?', 'It is 1000*0.5=$500.\\n#### 500')
+        >>> answer = r"It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
+        >>> parse_problem(f'{{"question": "1,000 at $.5?", "answer": "{answer}"}}')
+        [('1000 at $0.5?', 'It is 1000*0.5=$500.\\n#### 500')]
     """
-    question, answer = get_value(record, "question"), get_value(record, "answer")
+    [(question, answer)] = parse_pair(line)
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
-        raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
-    return [Example(normalize(question), normalize(_ANNOTATION.sub("", answer)))]
+        raise ValueError(f"expected an answer that ends with its number after {MARKER}")
+    return [(normalize(question), normalize(_ANNOTATION.sub("", answer)))]
 
 
 def normalize(text: str) -> str:
-    """Normalize the numbers in a text.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text without thousands separators (commas or spaces), and with a zero before a leading point.
+    """Write the numbers of a text without thousands separators, and with a zero before a leading point.
 
     Example:
         >>> normalize("$1,234,567.50, 12 000 and -.5, but 4,5,6 and 12 200-gram bags")

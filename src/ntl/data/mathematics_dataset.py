@@ -8,17 +8,18 @@ one bucket. Permuting line offsets instead would cost 26 million disk seeks.
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 from tqdm import tqdm
 
-from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, find_layout, load_files, read_pairs
-from ntl.data.task import Data, Example, TaskData, setting
+from ntl.data.files import Layout, find_files, load_files, read_pairs
+from ntl.data.task import Data, Example, Settings, TaskData, setting
 
 DIFFICULTIES = ("easy", "medium", "hard")
 MODULES = (
@@ -45,9 +46,15 @@ EXTRAPOLATE_MODULES = (
     "numbers__place_value_big",
     "numbers__round_number_big",
 )
-PREPARED = Layout({split: f"{file}.txt" for split, file in SPLIT_FILES.items()})
+PREPARED = {
+    "train": "train.txt",
+    "validation": "val.txt",
+    "interpolate": "test_interpolate.txt",
+    "extrapolate": "test_extrapolate.txt",
+}
 # Top-level folder of the archive. If it is unpacked in the data folder, the files are one level deeper.
 ARCHIVE = "mathematics_dataset-v1.0"
+PLACES = (".", ARCHIVE)
 BUCKET = 32 * 2**20  # bytes of text
 
 
@@ -68,73 +75,84 @@ class MathematicsDataset(Data):
         If `mode` is `dataset_comparison`, there is instead one test per module, from the official files in
         `data_dir` or in its subfolder mathematics_dataset-v1.0.
         """
-        layouts = [PREPARED]
+        layout = Layout(PREPARED)
         if self.mode == "dataset_comparison":
-            layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
-        return load_files(self, layouts, "Make them with `ntl prepare mathematics_dataset`")
+            tests = [*_files("interpolate", MODULES), *_files("extrapolate", EXTRAPOLATE_MODULES)]
+            files = {split: PREPARED[split] for split in ("train", "validation")}
+            layout = Layout(files | {Path(file).stem: file for file in tests}, places=PLACES)
+        return load_files(self, [layout], "Make them with `ntl prepare mathematics_dataset`")
+
+
+def _files(folder: str, modules: Iterable[str]) -> list[str]:
+    return [f"{folder}/{module}.txt" for module in modules]
+
+
+@dataclass
+class Prepare(Settings, ABC):
+    """Settings of `ntl prepare` for every dataset: where the files come from and go to."""
+
+    modules: ClassVar[Sequence[str]]
+    """The modules for training and interpolation."""
+    longer: ClassVar[Sequence[str]]
+    """The modules of extrapolation."""
+    files: ClassVar[Mapping[str, str]]
+    """The files that are written, by split."""
+
+    source: str = setting(
+        f"data/{ARCHIVE}", "folder of the official files, or the one that holds this folder"
+    )
+    destination: str = setting(f"data/{ARCHIVE}", "folder of the files that are written")
+    overwrite: bool = setting(False, "true: existing files are replaced")
+    split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
+
+    def find_archive(self) -> dict[str, list[Path]]:
+        """Find the official files for training, of all difficulties, and of the two tests."""
+        splits = {
+            "train": [file for level in DIFFICULTIES for file in _files(f"train-{level}", self.modules)],
+            "interpolate": _files("interpolate", self.modules),
+            "extrapolate": _files("extrapolate", self.longer),
+        }
+        layout = Layout({file: file for files in splits.values() for file in files}, places=PLACES)
+        advice = f"Pass --source FOLDER, the folder of the unpacked archive {ARCHIVE}."
+        paths, _ = find_files("source", Path(self.source), [layout], advice)
+        return {split: [paths[file] for file in files] for split, files in splits.items()}
+
+    def make(
+        self, archive: Mapping[str, list[Path]], scratch: Path
+    ) -> Iterator[tuple[str, Iterable[Example]]]:
+        """Yield each split with its examples, given the official files and a folder for temporary ones."""
+        yield from self.split(archive["train"], scratch)
+        for test in ("interpolate", "extrapolate"):
+            yield test, (pair for path in archive[test] for pair in read_pairs(path))
+
+    @abstractmethod
+    def split(self, files: Sequence[Path], scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+        """Yield the pairs for training and validation, each with the name of its split."""
 
 
 @dataclass
 class PrepareMathematicsDataset(Prepare):
     """The paper's mixture."""
 
+    modules = MODULES
+    longer = EXTRAPOLATE_MODULES
+    files = PREPARED
+
     validation_share: float = setting(
         0.0005, "share of each training file that is for validation", is_share=True
     )
 
-    def plan(self) -> Plan:
-        """Plan the files: a small share is held out, the rest shuffled."""
-        archive = find_archive(self, MODULES, EXTRAPOLATE_MODULES)
-
-        def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-            files, seed = archive.of("train"), self.split_seed
-            count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
-            buckets = [scratch / f"bucket-{i}" for i in range(count)]
-            held_out: list[Example] = []
-            with ExitStack() as stack:
-                opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
-                for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
-                    held_out += _scatter(path, opened, self.validation_share, [seed, i])
-            yield "validation", held_out
-            yield "train", _gather(buckets, [seed, len(files)])
-            yield from archive.read_tests()
-
-        return Plan(PREPARED.files, splits)
-
-
-def _by_module(inside: str) -> Layout:
-    files = {split: PREPARED.files[split] for split in ("train", "validation")}
-    for folder, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
-        files |= {module: f"{inside}{folder}/{module}.txt" for module in modules}
-    return Layout(files)
-
-
-class Archive(dict[str, Path]):
-    """Maps the names of official files, such as `train-easy/arithmetic__mul.txt`, to their paths."""
-
-    def of(self, folder: str) -> list[Path]:
-        """Return the files of the folders whose names start with `folder`: `train`, `interpolate`, ..."""
-        return [path for name, path in self.items() if name.startswith(folder)]
-
-    def read_tests(self) -> Iterator[tuple[str, Iterable[Example]]]:
-        """Yield the name and the examples of each test."""
-        for test in ("interpolate", "extrapolate"):
-            yield test, (pair for path in self.of(test) for pair in read_pairs(path))
-
-
-def find_archive(settings: Prepare, modules: Sequence[str], longer: Sequence[str]) -> Archive:
-    """Find the files of `modules`, and of the `longer` ones of extrapolation, in the unpacked archive.
-
-    It is in `source` or in its subfolder.
-    """
-    names = [f"train-{difficulty}/{module}.txt" for difficulty in DIFFICULTIES for module in modules]
-    names += [f"interpolate/{module}.txt" for module in modules]
-    names += [f"extrapolate/{module}.txt" for module in longer]
-    layouts = [Layout({name: inside + name for name in names}) for inside in ("", f"{ARCHIVE}/")]
-    advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
-    folder = Path(settings.source).expanduser()
-    layout = find_layout("source", folder, layouts, advice)
-    return Archive({name: Path(path) for name, path in layout.files.items()})
+    def split(self, files: Sequence[Path], scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+        """Hold out a share of each file, and shuffle the rest."""
+        count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
+        buckets = [scratch / f"bucket-{i}" for i in range(count)]
+        held_out: list[Example] = []
+        with ExitStack() as stack:
+            opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
+            for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
+                held_out += _scatter(path, opened, self.validation_share, [self.split_seed, i])
+        yield "validation", held_out
+        yield "train", _gather(buckets, [self.split_seed, len(files)])
 
 
 def _scatter(path: Path, buckets: Sequence[BinaryIO], share: float, seed: list[int]) -> list[Example]:

@@ -7,19 +7,21 @@ are omitted.
 Source: Khashabi et al., "Looking Beyond the Surface", NAACL 2018; Wang et al., "SuperGLUE", NeurIPS 2019.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
-from ntl.data.files import Layout, get_value, load_files, read_records
-from ntl.data.task import Data, Example, Split, TaskData, setting
+from ntl.data.files import Layout, load_files, parse_pair
+from ntl.data.task import Data, TaskData, setting
 
+PREPARED = Layout(
+    {"train": "train_clean.jsonl", "validation": "val_clean.jsonl", "test": "test_clean.jsonl"}, parse_pair
+)
 BETWEEN = "\n\nQuestion: "
 
 
 @dataclass
-class Multirc(Split, Data):
+class Multirc(Data):
     """Passages with questions, answered mostly in words."""
 
     dataset_name: str = "multirc"
@@ -28,60 +30,26 @@ class Multirc(Split, Data):
         "folder of the paper's files or of SuperGLUE's, which may also be in the folder around it; sample: "
         "the small sample that ships with the lab",
     )
+    validation_share: float = setting(
+        0.1,
+        "share of the passages of SuperGLUE's training file that is the validation set; the paper's files "
+        "have their own",
+        is_share=True,
+    )
+    split_seed: int = setting(0, "random seed that chooses the validation set")
     max_new_tokens: int = setting(128, "most tokens of an answer", "answers", least=1)
 
     def read(self) -> TaskData:
-        """Read the questions.
-
-        Returns:
-            The questions, whose answers are not compared as numbers.
-        """
-        data = load_files(self, [PREPARED, OFFICIAL, AROUND])
+        """Read the questions, whose answers are not compared as numbers."""
+        official = Layout({"train": "train.jsonl", "test": "val.jsonl"}, parse_passage, (".", ".."))
+        data = load_files(self, [PREPARED, official], group=lambda question: question.rpartition(BETWEEN)[0])
         return replace(data, number_metrics=False)
 
 
-def parse_passage(record: Any) -> list[Example]:
-    """Convert one passage of SuperGLUE's files.
-
-    Args:
-        record: An object whose `passage` has `text` and `questions`. Each question has `question` and
-            `answers`; each answer has `text` and `label`.
-
-    Returns:
-        One example per question that has a correct answer.
-
-    Raises:
-        FormatError: A key is missing, or a value has the wrong type.
-    """
-    inside = get_value(record, "passage", dict)
-    text = get_value(inside, "text")
-    asked = [
-        (get_value(entry, "question"), get_value(entry, "answers", list))
-        for entry in get_value(inside, "questions", list)
-    ]
-    return [e for question, answers in asked for e in _example(text, question, answers, "text")]
-
-
-def _example(text: str, question: str, answers: Iterable[Any], key: str) -> list[Example]:
-    """Return a question's example in a list, which is empty if no answer is correct.
-
-    `key` is that of an answer's text.
-    """
-    correct = [get_value(answer, key) for answer in answers if get_value(answer, "label", int) == 1]
-    return [Example(f"{text}{BETWEEN}{question}", " | ".join(correct))] if correct else []
-
-
-def _passage_of(example: Example) -> str:
-    return example.question.rpartition(BETWEEN)[0]
-
-
-PREPARED = Layout(
-    {"train": "train_clean.jsonl", "validation": "val_clean.jsonl", "test": "test_clean.jsonl"},
-    read_records,
-)
-OFFICIAL = Layout(
-    {"train": "train.jsonl", "validation": "train.jsonl", "test": "val.jsonl"},
-    partial(read_records, convert=parse_passage),
-    _passage_of,
-)
-AROUND = OFFICIAL._replace(files={split: f"../{file}" for split, file in OFFICIAL.files.items()})
+def parse_passage(line: str) -> Iterator[tuple[str, str]]:
+    """Parse a passage of SuperGLUE's files into its questions that have a correct answer."""
+    passage = json.loads(line)["passage"]
+    for question in passage["questions"]:
+        correct = [answer["text"].strip() for answer in question["answers"] if answer["label"] == 1]
+        if correct:
+            yield f"{passage['text'].strip()}{BETWEEN}{question['question'].strip()}", " | ".join(correct)

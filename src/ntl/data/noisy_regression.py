@@ -61,32 +61,31 @@ class NoisyRegression(Data):
             )
 
         rng = np.random.default_rng(self.data_seed)
-        test = _draw(self, self.test_size, rng, frozenset())
-        validation = _draw(self, self.validation_size, rng, frozenset())
+        test = self._draw(self.test_size, rng)
+        validation = self._draw(self.validation_size, rng)
         seen = frozenset(example.question for example in (*test, *validation))
-        train = _draw(self, self.train_size, rng, seen)
+        train = self._draw(self.train_size, rng, seen)
         return TaskData(train, validation, {"test": test}, source=BY_SETTINGS)
 
-
-def _draw(
-    settings: NoisyRegression, size: int, rng: np.random.Generator, exclude: frozenset[str]
-) -> list[Example]:
-    weights = np.asarray(settings.weights)
-    examples: list[Example] = []
-    while len(examples) < size:
-        missing = size - len(examples)
-        integers = rng.integers(settings.smallest, settings.largest, (missing, len(weights)), endpoint=True)
-        noise = rng.normal(0.0, settings.noise, missing)
-        if settings.log_scale:
-            expected = np.prod(integers.astype(float) ** weights, axis=1)
-            noisy = np.rint(expected * np.exp(noise))
-        else:
-            expected = integers @ weights
-            noisy = np.rint(expected + noise)
-        # Rounding and clipping are monotone, so they map the median to the median.
-        answers, medians = (np.clip(each, 0, settings.largest_answer) for each in (noisy, np.rint(expected)))
-        for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
-            question = " ".join(map(str, row))
-            if question not in exclude:
-                examples.append(Example(question, str(answer), float(median)))
-    return examples
+    def _draw(
+        self, size: int, rng: np.random.Generator, exclude: frozenset[str] = frozenset()
+    ) -> list[Example]:
+        examples: list[Example] = []
+        while len(examples) < size:
+            missing = size - len(examples)
+            shape = missing, len(self.weights)
+            integers = rng.integers(self.smallest, self.largest, shape, endpoint=True)
+            noise = rng.normal(0.0, self.noise, missing)
+            if self.log_scale:
+                expected = np.prod(integers.astype(float) ** self.weights, axis=1)
+                noisy = expected * np.exp(noise)
+            else:
+                expected = integers @ np.asarray(self.weights)
+                noisy = expected + noise
+            # Rounding and clipping are monotone, so they map the median to the median.
+            answers, medians = (np.rint(each).clip(0, self.largest_answer) for each in (noisy, expected))
+            for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
+                question = " ".join(map(str, row))
+                if question not in exclude:
+                    examples.append(Example(question, str(answer), float(median)))
+        return examples

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ntl.data.task import Data, TaskData, setting
+from ntl.data.task import Data, Example, TaskData, setting
 from ntl.errors import UserError
 from ntl.own import load_own
 
@@ -29,25 +29,20 @@ class Own(Data):
         """Call the function.
 
         Raises:
-            UserError: There is no such function, or it does not return a TaskData.
+            UserError: There is no such function, or it does not return a TaskData of Examples of texts.
         """
         if self.load is None:
             raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
         found = load_own(KEY, self.load)(**self.options)
-        if not isinstance(found, TaskData):
+        if not isinstance(found, TaskData) or {"train", "validation"} & {*found.tests}:
             raise UserError(
-                f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
-                "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
+                f"{KEY}={self.load} returned {found!r:.100}; expected ntl.data.TaskData(train, validation, "
+                "{'test': test}), with tests of other names than train and validation."
             )
-        for part, rows in {"train": found.train, **found.parts}.items():
-            texts = [getattr(row, name, None) for row in rows[:1] for name in ("question", "answer")]
-            if not all(isinstance(text, str) for text in texts):
+        for row in (row for part in (found.train, *found.parts.values()) for row in part[:1]):
+            if not isinstance(row, Example) or not all(isinstance(text, str) for text in row[:2]):
                 raise UserError(
-                    f"{KEY}={self.load} returned {rows[0]!r:.100} in {part}; expected Examples of texts."
+                    f"{KEY}={self.load} returned the row {row!r:.100}; expected ntl.data.Example(question, "
+                    "answer) of texts."
                 )
-        if reserved := {"train", "validation"} & {*found.tests}:
-            raise UserError(
-                f"{KEY}={self.load} returned a test set of the name {reserved.pop()}, which is that of other "
-                "rows; expected another name."
-            )
         return found

@@ -4,10 +4,9 @@ Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LR
 """
 
 from dataclasses import dataclass
-from functools import partial
 
-from ntl.data.files import FormatError, Layout, load_files, read_records
-from ntl.data.task import Data, Example, TaskData, setting
+from ntl.data.files import Layout, load_files, parse_pair
+from ntl.data.task import Data, TaskData, setting
 
 HIGHEST = 11
 
@@ -25,32 +24,18 @@ class Rjokes(Data):
 
     def read(self) -> TaskData:
         """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
-        return load_files(self, [PREPARED, *OFFICIAL])
+        parsers = {".jsonl": parse_pair, ".tsv": parse_joke, ".tsv.gz": parse_joke}
+        files = {"train": "train", "validation": "dev", "test": "test"}
+        layouts = [
+            Layout({split: f"{file}{ending}" for split, file in files.items()}, parse)
+            for ending, parse in parsers.items()
+        ]
+        return load_files(self, layouts)
 
 
-def parse_joke(line: str) -> list[Example]:
-    """Parse a line of an official file: a score, a tab and a joke.
-
-    Raises:
-        FormatError: The line has another format.
-    """
-    line = line.rstrip("\r\n")
-    score, tab, text = line.partition("\t")
-    # Tabs inside a joke are escaped with a backslash.
-    text = text.replace("\\\t", " ").strip()
-    if not tab or not text:
-        raise FormatError(f"it is {line[:40]!r}; expected a score, a tab and a joke")
+def parse_joke(line: str) -> list[tuple[str, str]]:
+    """Parse a line of an official file: a score, a tab and a joke, in which tabs follow a backslash."""
+    score, text = line.split("\t", 1)
     if not score.isascii() or not score.isdigit() or int(score) > HIGHEST:
-        raise FormatError(f"the score is {score[:40]!r}; expected a whole number from 0 to {HIGHEST}")
-    return [Example(text, score)]
-
-
-FILES = {"train": "train", "validation": "dev", "test": "test"}
-PREPARED = Layout({split: f"{file}.jsonl" for split, file in FILES.items()}, read_records)
-OFFICIAL = [
-    Layout(
-        {split: f"{file}{ending}" for split, file in FILES.items()},
-        partial(read_records, convert=parse_joke, parse=str),
-    )
-    for ending in (".tsv", ".tsv.gz")
-]
+        raise ValueError(f"expected a whole number from 0 to {HIGHEST}, a tab and a joke")
+    return [(text.replace("\\\t", " "), score)]

@@ -154,18 +154,6 @@ class Data(Settings, ABC):
         """
 
 
-@dataclass
-class Split:
-    """Settings of a dataset whose official files have no validation set."""
-
-    validation_share: float = setting(
-        0.1,
-        "share of the official training file (of MultiRC: of its passages) that is the validation set",
-        is_share=True,
-    )
-    split_seed: int = setting(0, "random seed that chooses the validation set")
-
-
 def fingerprint(examples: Iterable[Example]) -> str:
     """Hash all examples of one split, in order, with all that is known of each, as 64 hexadecimal digits."""
     digest = hashlib.sha256()

@@ -1,13 +1,105 @@
-"""Proper scores of predicted quantiles, and the coverage of intervals.
+"""Metrics of the distributions that numbers are read from: proper scores, and the coverage of intervals.
+
+Greedy decoding takes the most likely digit at each step. For errors that measure distance, the median and the
+mean of the model's distribution are better. The same quantiles give an interval; its coverage shows how well
+the model knows its own error.
 
 Source: Gneiting and Raftery, "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007,
 equation 43 (interval score); Laio and Tamea, HESS 2007 (CRPS as an integral of pinball losses).
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from ntl.data import PAPERS_CLIP, format_number
+from ntl.metrics.answers import last_numbers, number_scores
+from ntl.metrics.registry import reading_metric
+
+SPACED = 20
+"""Number of equally spaced quantiles.
+
+Their average estimates the mean, and the coverage of the intervals between them is reported.
+"""
+SPACED_LEVELS = tuple((k + 0.5) / SPACED for k in range(SPACED))
+
+
+class Distributions(NamedTuple):
+    """What is read from a model's distributions, a row for each question; NaN where it writes no number.
+
+    Args:
+        spaced: `[questions, SPACED]`, the quantiles of `SPACED_LEVELS`, ascending.
+        lower, median, upper: `[questions]`, the median, between the ends of the interval.
+        mean: `[questions]`, the mean.
+        mass: `[questions]`, the probability that the model writes a number, as `NumberQuantiles.starts`.
+    """
+
+    spaced: np.ndarray
+    lower: np.ndarray
+    median: np.ndarray
+    upper: np.ndarray
+    mean: np.ndarray
+    mass: np.ndarray
+
+
+def reading_scores(
+    read: Distributions,
+    answers: Sequence[str],
+    readings: Sequence[str],
+    interval: float,
+    clip: float | None = PAPERS_CLIP,
+) -> dict[str, float]:
+    """Score each reading and the distributions behind them. All answers must be single numbers.
+
+    Args:
+        read: The distribution of each question.
+        answers: The true answers.
+        readings: The readings besides `greedy`, of `median` and `mean`.
+        interval: The share of the distribution between `lower` and `upper`.
+        clip: See `TaskData.clip`.
+
+    Returns:
+        `crps`; `coverage_95`, `coverage_85`, ... of the central intervals between the spaced quantiles;
+        `interval_coverage`, `interval_width` and `interval_score` of the intervals, see `interval_metrics`;
+        the mean of `mass` as `number_mass`; and the metrics of `number_scores` for each reading, prefixed
+        with its name (`median_mae`).
+    """
+    true = last_numbers(answers)
+    scores = {"crps": crps(read.spaced, true, SPACED_LEVELS)}
+    for low in range(SPACED // 2):
+        share = 1 - 2 * SPACED_LEVELS[low]
+        ends = read.spaced[:, low], read.spaced[:, -1 - low]
+        scores[f"coverage_{100 * share:.0f}"] = interval_metrics(*ends, true, share)[0]
+    names = ("interval_coverage", "interval_width", "interval_score")
+    scores |= zip(names, interval_metrics(read.lower, read.upper, true, interval), strict=True)
+    scores["number_mass"] = float(sum(read.mass) / len(read.mass))
+    for reading in readings:
+        numbers = getattr(read, reading).tolist()
+        texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
+        scored = number_scores(texts, answers, clip)
+        scores |= {reading_metric(reading, name): scored[name] for name in scored if name != "count"}
+    return scores
+
+
+def rater_crps(spaced: np.ndarray, ratings: Sequence[Sequence[float]]) -> float:
+    """Average the CRPS of each distribution over the answers of several people.
+
+    Args:
+        spaced: `[questions, SPACED]`, the quantiles of each question; one without a number is left out.
+        ratings: Each person's answer to each question.
+
+    Returns:
+        The mean over the questions; NaN if no distribution has a number.
+    """
+    scores = [
+        crps([quantiles] * len(given), given, SPACED_LEVELS)
+        for quantiles, given in zip(spaced, ratings, strict=True)
+    ]
+    known = [score for score in scores if math.isfinite(score)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def crps(quantiles: ArrayLike, true: ArrayLike, levels: ArrayLike) -> float:

@@ -5,7 +5,9 @@ The name of a metric can say of what it is: `median_mae` of the median, `constan
 and transformers' prefix `eval_`.
 """
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ntl.errors import unknown_key
@@ -97,6 +99,11 @@ OF_DISTRIBUTION = ("crps", "rater_crps", "interval_score", "number_mass")
 """Metrics, among those that are better low or high, of the distribution that is read from a model."""
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 """Metrics of correct answers, in order of preference."""
+ERRORS = (
+    *("mae", "log_mae", "median_mae", "mean_mae", "constant_mae"),
+    *("interval_coverage", "interval_width"),
+)
+"""What is logged beside a metric of correct numbers."""
 
 
 def split_metric(name: str) -> tuple[str, str]:
@@ -142,3 +149,23 @@ def find_metric(name: str) -> Metric:
     if named := re.fullmatch(r"(.+)_mae", plain):
         return Metric(plain, f"MAE of {named[1]}", False, "unit of the answers")
     raise unknown_key("metric ", name, METRICS)
+
+
+def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
+    """Return the metrics that matter most, and those named in `more`, as one line.
+
+    Example:
+        >>> describe_metrics({"count": 300, "exact_number": 0.25, "mae": 4469.3, "median_mae": 3347.0})
+        '300 questions, exact_number 0.25, mae 4469, median_mae 3347'
+    """
+    given = [name for name in metrics if metrics[name] is not None]
+    right = [name for name in RIGHT if name in given][:1]
+    # The task compares texts or numbers.
+    errors = ["rougeL"] if right == ["exact_match"] else ERRORS
+    shown = [name for name in (*more, *right, *errors) if name in given]
+    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
+
+
+def finite_or_none(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores with None for what is not finite, because JSON cannot hold it."""
+    return {name: value if math.isfinite(value) else None for name, value in scores.items()}

@@ -8,6 +8,6 @@
 back: `encode`, `collate` and `answer`.
 """
 
-from ntl.models.source import IGNORE, AnsweringModel, Row, build
+from ntl.models.source import IGNORE, PACKED, AnsweringModel, Row, build
 
-__all__ = ["IGNORE", "AnsweringModel", "Row", "build"]
+__all__ = ["IGNORE", "PACKED", "AnsweringModel", "Row", "build"]

@@ -29,6 +29,8 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntl.models.answer_format import WrittenAnswers, start_ids
 from ntl.models.source import (
+    IGNORE,
+    PACKED,
     AnsweringModel,
     ModelSource,
     Row,
@@ -40,7 +42,7 @@ from ntl.models.source import (
 from ntl.own import load_own
 from ntloss import NumberVocabulary
 from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
-from ntloss.writing import Writer, copy_views, pad_left
+from ntloss.writing import STATES, Writer, copy_views, pad_left
 
 Past = DynamicCache | None
 Texts = Sequence[str]
@@ -152,10 +154,50 @@ class LanguageModel(AnsweringModel):
         return {name: [row[name] for row in rows] for name in ("input_ids", "labels")}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""
-        if self.decodes_only:
-            return self.writer.collate(rows)
-        return {**DataCollatorForSeq2Seq(self.tokenizer)(rows)}
+        """Pad or pack rows into a batch, whose labels are those of some positions; see `Writer.collate`."""
+        if not self.decodes_only:
+            return {**DataCollatorForSeq2Seq(self.tokenizer)(rows)}
+        return self.pack(rows) if PACKED in rows[0] else self.writer.collate(rows)
+
+    def pack(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Put encoded rows one behind another, without padding.
+
+        Where positions start again, attention starts anew. Logits are computed where the labels
+        `[1, labels]` stand, which are those of the answers, each behind an ignored one.
+        """
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        kept = [
+            torch.arange(-1 - len(row["labels"]), 0) + end
+            for row, end in zip(rows, lengths.cumsum(0), strict=True)
+        ]
+        batch: dict[str, Any] = {
+            "input_ids": [i for row in rows for i in row["input_ids"]],
+            "position_ids": [i for length in lengths for i in range(length)],
+            "labels": [i for row in rows for i in (IGNORE, *row["labels"])],
+        }
+        batch = {name: torch.tensor([tokens]) for name, tokens in batch.items()}
+        if STATES in rows[0]:
+            batch[STATES] = torch.cat([row[STATES] for row in rows])[None]
+        return {**batch, "logits_to_keep": torch.cat(kept), "use_cache": False}
+
+    def check_packing(self, rows: Sequence[Row]) -> None:
+        """Raise a UserError unless the model gives packed rows the logits that it gives padded ones."""
+        found = []
+        try:
+            with evaluation_mode(self.model):
+                for batch in (self.pack(rows), self.writer.collate(rows)):
+                    labels = batch.pop("labels")
+                    logits = self.model(**batch).logits[:, -labels.shape[1] : -1]
+                    found.append(logits[labels[:, 1:] != IGNORE])
+            packed, padded = found
+            is_same = torch.allclose(packed, padded, atol=1e-4 * float(padded.abs().max()))
+        except (TypeError, ValueError):  # it takes no positions
+            is_same = False
+        if not is_same:
+            raise UserError(
+                f"training_args.packed=true: {type(self.model).__name__} does not keep rows apart that stand "
+                "one behind another; expected a model of transformers with attention. Omit it."
+            )
 
     def read(
         self, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]

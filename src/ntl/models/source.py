@@ -26,6 +26,8 @@ from ntloss.writing import Lora, UpperLayers
 
 IGNORE = -100
 """Label of positions without a loss."""
+PACKED = "packed"
+"""Entry of an encoded row whose batch is one row, see `LanguageModel.pack`."""
 Row = Mapping[str, Any]
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 _FILES = "a folder with config.json and model.safetensors"
@@ -87,6 +89,10 @@ class AnsweringModel(Protocol):
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Pad encoded rows into a batch, which includes `labels`: the trainer's data collator."""
+
+    def check_packing(self, rows: Sequence[Row]) -> None:
+        """Check that a batch of rows can be packed; only a decoder-only language model's can be."""
+        raise UserError("training_args.packed=true needs a decoder-only language model. Omit it.")
 
     def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""

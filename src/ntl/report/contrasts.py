@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
-from ntl.settings import TOP, unread_keys
+from ntl.settings import check_keys
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
@@ -41,21 +41,22 @@ class Contrast:
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """Read the YAML file of a study.
+    """Read the YAML file of a study, and add what it lacks of `contrasts`, `margin` and `names`.
 
     Raises:
         UserError: It cannot be read, or holds no settings, or a key that nothing reads.
     """
     try:
-        study = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
-    if not isinstance(study, dict):
-        raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
-    for key in unread_keys(map(str, study), path.read_text("utf-8")):
-        if "defaults" not in study:  # files that a study extends may read other keys of it
-            raise unknown_key(f"{path}: ", key, TOP)
-    return study
+        text = path.read_text("utf-8")
+        study = dict(yaml.safe_load(text))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{path} cannot be read ({describe(error)}); expected a YAML file of settings, such as "
+            "margin: 5.0."
+        ) from None
+    if "defaults" not in study:  # files that a study extends may read other keys of it
+        check_keys(map(str, study), text)
+    return {"contrasts": [], "margin": 5.0, "names": {}, **study}
 
 
 def check_margin(margin: Any) -> None:
@@ -66,19 +67,16 @@ def check_margin(margin: Any) -> None:
 
 def read_contrasts(given: Any) -> list[Contrast]:
     """Read the list `contrasts` of a study's YAML; a UserError names an unknown key or metric."""
-    keys = [field.name for field in fields(Contrast)]
-    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
+    try:
+        contrasts = [Contrast(**each) for each in given]
+    except TypeError as error:
         raise UserError(
-            f"contrasts: {given!r} is no list of mappings; expected some such as - {{of: ntl_was, minus: "
-            "ce}, or []."
-        )
-    for each in given:
-        if unknown := [key for key in each if key not in keys]:
-            raise unknown_key("contrasts: ", unknown[0], keys)
-        if not {"of", "minus"} <= {*each}:
-            raise UserError(f"contrasts: {dict(each)} lacks of or minus; expected both rows.")
-        find_metric(str(each.get("metric", Contrast.metric)))
-    return [Contrast(**each) for each in given]
+            f"contrasts: {given!r} ({error}); expected a list of mappings, such as - {{of: ntl_was, minus: "
+            "ce}, which can have metric, test and dataset, too."
+        ) from None
+    for contrast in contrasts:
+        find_metric(str(contrast.metric))
+    return contrasts
 
 
 def compare_rows(
@@ -119,50 +117,51 @@ def compare_rows(
 
 def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[str, Any]:
     names = contrast.dataset if isinstance(contrast.dataset, list | tuple) else [contrast.dataset]
-    sides = [_sides(_of_dataset(table, name), contrast) for name in names]
-    columns = [values for of, minus, _ in sides for values in (of, minus)]
+    datasets = [_of_dataset(table, name) for name in names]
+    tests = list(datasets[0]["test"].unique())
+    test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
+    columns = [values for runs in datasets for values in _sides(runs, contrast, test)]
     shared = pd.concat(columns, axis=1, keys=range(len(columns))).dropna()  # of the seeds that all have
-    test = sides[0][-1]
     if shared.empty:
         raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
     of, minus = (shared.iloc[:, first::2].set_axis(names, axis=1) for first in (0, 1))
     units = pd.Series(1.0, names) if find_metric(contrast.metric).in_points else minus.mean().abs()
     if len(names) > 1:
-        of, minus = of / units, minus / units
+        of, minus, units = of / units, minus / units, pd.Series(1.0, names)
     found = paired_difference(of.mean(axis=1), minus.mean(axis=1))
-    assert found is not None  # there are shared seeds
-    mean = 1.0 if len(names) > 1 else float(units.iloc[0])
+    mean = float(units.iloc[0])
     if not mean:  # of 0, equal values differ by 0 %
         mean = math.inf if not found.mean and not found.half else math.nan
-    percent = found.times(100 / mean)
+    percent, half, inner = (each * (100 / mean) for each in (found.mean, found.half, found.inner))
     return {
-        "dataset": ", ".join(dict.fromkeys(_of_dataset(table, name)["dataset"].iloc[0] for name in names)),
+        "dataset": ", ".join(dict.fromkeys(runs["dataset"].iloc[0] for runs in datasets)),
         "of": _name(contrast.of),
         "minus": _name(contrast.minus),
         "metric": contrast.metric,
         "test": test,
         "seeds": found.pairs,
         "difference": found.mean,
-        "percent": percent.mean,
+        "percent": percent,
         "lower": found.mean - found.half,
         "upper": found.mean + found.half,
-        "percent_lower": percent.mean - percent.half,
-        "percent_upper": percent.mean + percent.half,
+        "percent_lower": percent - half,
+        "percent_upper": percent + half,
         "p": found.p,
-        "is_equivalent": abs(percent.mean) + percent.inner <= margin,
+        "is_equivalent": abs(percent) + inner <= margin,
     }
 
 
-def _sides(runs: pd.DataFrame, contrast: Contrast) -> tuple[pd.Series, pd.Series, str]:
-    """Return the values of both rows by seed, and the test set."""
-    tests = list(runs["test"].unique())
-    test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
-    rows = find_rows(runs, (contrast.of, contrast.minus))
-    of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
-    compared = runs["row"].isin([label for label, _ in rows]) & (runs["test"] == test)
-    if differing_tests(runs[compared]):  # of one seed
+def _sides(runs: pd.DataFrame, contrast: Contrast, test: str) -> list[pd.Series]:
+    """Return the metric of both rows by seed."""
+    compared, sides = [], []
+    for given in (contrast.of, contrast.minus):
+        label, reading = find_row(runs, given)
+        compared.append(runs[(runs["row"] == label) & (runs["test"] == test)])
+        values = compared[-1].set_index("seed")
+        sides.append(values["value"][values["metric"] == reading_metric(reading, contrast.metric)])
+    if differing_tests(pd.concat(compared)):  # of one seed
         raise UserError(f"the rows answered different questions on {test}.")
-    return of, minus, test
+    return sides
 
 
 def _verdict(row: pd.Series, margin: float) -> str:
@@ -189,22 +188,19 @@ def _of_dataset(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
     return table[table["dataset"] == name]
 
 
-def find_rows(runs: pd.DataFrame, given: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return the labels and readings of rows; a UserError tells of each that is missing or ambiguous."""
-    rows, wrong = [], []
-    for each in given:
-        label, _, reading = each.rpartition(", ") if isinstance(each, str) else ("", "", "")
-        label, reading = (label, reading) if reading in READINGS else (each, GREEDY)
-        found = runs["row"][_matches(runs, label)].unique()
-        rows += [(str(label), reading) for label in found]
-        if len(found) != 1:
-            wrong.append(f"{_name(each)} names {'several rows' if len(found) else 'no row'}")
-    if wrong:
+def find_row(runs: pd.DataFrame, given: Any) -> tuple[str, str]:
+    """Return the label and the reading of a row; a UserError tells that it is missing or ambiguous."""
+    name, _, reading = str(given).rpartition(", ")
+    if reading not in READINGS:
+        name, reading = given, GREEDY
+    found = runs["row"][_matches(runs, name)].unique()
+    if len(found) != 1:
+        count, dataset = "several rows" if len(found) else "no row", runs["dataset"].iloc[0]
         raise UserError(
-            f"{' and '.join(wrong)} of {runs['dataset'].iloc[0]}, whose rows are: "
-            f"{'; '.join(runs['row'].unique())}. Name a row, or columns as {{loss.weight: 0.3}}."
+            f"{_name(given)} names {count} of {dataset}, whose rows are: {'; '.join(runs['row'].unique())}. "
+            "Name a row, or columns as {loss.weight: 0.3}."
         )
-    return rows
+    return found[0], reading
 
 
 def _matches(runs: pd.DataFrame, name: Any) -> pd.Series:
@@ -215,14 +211,6 @@ def _matches(runs: pd.DataFrame, name: Any) -> pd.Series:
         raise unknown_key("settings that differ between runs: ", unknown[0], ["name", "row", *settings])
     columns = pd.DataFrame({key: runs[key].astype(str) == format_setting(name[key]) for key in name})
     return columns.all(axis=1)
-
-
-def _values(runs: pd.DataFrame, row: tuple[str, str], test: str, metric: str) -> pd.Series:
-    """Return the values of a metric of a row, its label and reading, by seed."""
-    label, reading = row
-    name = reading_metric(reading, metric)
-    is_asked = (runs["row"] == label) & (runs["test"] == test) & (runs["metric"] == name)
-    return runs[is_asked].set_index("seed")["value"]
 
 
 def _name(name: Any) -> str:

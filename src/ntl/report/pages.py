@@ -10,13 +10,25 @@ shows, in the order of the page. With `columns`, metrics of the registry, a bloc
 seeds, on `datasets` (by default all) and the test set `test`; a name that several rows have is an error. With
 `contrasts: true`, it has the contrasts of the study.
 
-A block `{evidence: studies/evidence.yaml}` is the table of this file's claims, see `ntl.report.evidence`.
+A block `{evidence: studies/evidence.yaml}` is the table of evidence: what the planned contrasts of all
+studies say, one row for each claim. Its file is a list of groups:
+
+    - study: studies/all_layers/contrasts.yaml   # the family of contrasts; its pack is in results beside it
+      setting: all layers of SmolLM2-135M        # what was trained on what
+      looks: after three and four of six seeds   # at test figures, before the study was done
+      planned: true                              # the default; otherwise no p is shown
+      claims:
+        - {says: HL-Gauss instead of cross-entropy, of: hl_gauss, minus: ce}
+
+Without `says`, a claim says what the one before it says. Its other keys are those of a contrast of the
+family.
 """
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +37,10 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
-from ntl.report.contrasts import compare_rows, find_rows, read_contrasts, read_study
-from ntl.report.evidence import evidence_columns, read_claims
-from ntl.report.runs import is_step
+from ntl.report.contrasts import Contrast, compare_rows, find_row, read_contrasts, read_study
+from ntl.report.runs import is_step, read_runs
 from ntl.report.statistics import mean_and_interval
-from ntl.report.tables import contrast_columns, markdown_table, round_significant
+from ntl.report.tables import contrast_table, markdown_table, round_significant
 
 START, END = "<!-- report: ", "<!-- end of report -->"
 _BLOCK = re.compile(rf"({re.escape(START)}(.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
@@ -44,7 +55,7 @@ class Block:
     contrasts: bool = False
     datasets: Sequence[str] = ()
     columns: Sequence[str] = ()
-    test: str | None = None
+    test: str = "test"
 
 
 def fill_page(text: str, table: pd.DataFrame | None) -> str:
@@ -56,74 +67,103 @@ def fill_page(text: str, table: pd.DataFrame | None) -> str:
     """
     if not _BLOCK.search(text):
         raise UserError(f"the page has no block: expected a line {START}{{study: ...}} --> and one {END}.")
-    return _BLOCK.sub(lambda found: f"{found[1]}{_write(found[2], table)}\n{found[4]}", text)
+    return _BLOCK.sub(lambda found: f"{found[1]}{markdown_table(_make(found[2], table))}\n{found[4]}", text)
 
 
-def _write(given: str, table: pd.DataFrame | None) -> str:
-    spec = yaml.safe_load(given)
-    known = [field.name for field in fields(Block)]
-    if unknown := [key for key in spec if key not in known]:
-        raise unknown_key(f"{START}", unknown[0], known)
-    block = Block(**spec)
+def _make(given: str, table: pd.DataFrame | None) -> pd.DataFrame:
+    try:
+        block = Block(**yaml.safe_load(given))
+    except TypeError as error:
+        raise UserError(f"{START}{given} --> ({error}); expected keys such as study: FILE.") from None
     if block.evidence:
-        return markdown_table(evidence_columns(read_claims(Path(block.evidence))))
+        groups = yaml.safe_load(Path(block.evidence).read_text("utf-8"))
+        return pd.DataFrame([row for group in groups for row in claim_rows(**group)])
     if not block.study or table is None:
         raise UserError(
             f"{START}{given} --> has no study or no runs; expected study: FILE, whose names are the rows, "
             "and folders of runs."
         )
     study = read_study(Path(block.study))
-    names: Mapping[str, str] = study.get("names", {})
     if not block.contrasts:
-        return markdown_table(_means(table, block, names))
-    planned = read_contrasts(study.get("contrasts"))
-    tested, missing = compare_rows(table, planned, study.get("margin", 5.0))
+        return _means(table, block, study["names"])
+    tested, missing = compare_rows(table, read_contrasts(study["contrasts"]), study["margin"])
     if tested.empty:
         raise UserError(f"{block.study}: no contrast can be tested. {' '.join(missing)}".rstrip())
     for line in missing:
         print(f"ntl report: left out: {line}", file=sys.stderr)
     for side in ("of", "minus"):
-        tested[side] = [_named(name, names) for name in tested[side]]
-    return markdown_table(contrast_columns(tested))
+        names = tested[side].str.partition(", ")
+        tested[side] = names[0].replace(study["names"]) + names[1] + names[2]
+    return contrast_table(tested)
 
 
-def _named(name: str, names: Mapping[str, str]) -> str:
-    row, comma, reading = name.partition(", ")
-    return f"{names.get(row, row)}{comma}{reading}"
-
-
-def _means(table: pd.DataFrame, block: Block, names: Mapping[str, str]) -> Any:
-    """Make the columns of a table of means with their 95 % confidence intervals over seeds."""
-    known, test = [*dict.fromkeys(table["dataset"])], block.test or "test"
-    datasets = [*(block.datasets or known)]
+def _means(table: pd.DataFrame, block: Block, names: Mapping[str, str]) -> pd.DataFrame:
+    """Make a table of means with their 95 % confidence intervals over seeds."""
+    known = [*dict.fromkeys(table["dataset"])]
+    datasets = block.datasets or known
     if unknown := [name for name in datasets if name not in known]:
         raise unknown_key(f"{START}datasets: ", unknown[0], known)
-    shown = table[table["dataset"].isin(datasets) & (table["test"] == test)]
+    shown = table[table["dataset"].isin(datasets) & (table["test"] == block.test)]
     if shown.empty:
-        raise unknown_key(f"{START}test: ", test, [*dict.fromkeys(table["test"][~is_step(table)])])
-    absent = [name for name in names if name not in {*shown["row"], *shown["name"]}]
-    if len(absent) == len(names):
+        raise unknown_key(f"{START}test: ", block.test, [*dict.fromkeys(table["test"][~is_step(table)])])
+    rows = []
+    for dataset, (name, title) in product(datasets, names.items()):
+        runs = shown[shown["dataset"] == dataset]
+        if name not in {*runs["row"], *runs["name"]}:
+            continue  # it was trained on others
+        label, _ = find_row(runs, name)
+        own = runs[runs["row"] == label]
+        row = {"table": dataset, "row": title, "seeds": str(own["seed"].nunique())}
+        for metric in block.columns:
+            values = own["value"][own["metric"] == metric]
+            row[find_metric(metric).heading] = (
+                round_significant(*mean_and_interval(values)) if len(values) else ""
+            )
+        rows.append(row)
+    if absent := [name for name in names if name not in {*shown["row"], *shown["name"]}]:
+        print(f"ntl report: {block.study}: no run is named {', '.join(absent)}", file=sys.stderr)
+    if not rows:
         raise UserError(
-            f"{block.study}: names has no row of {', '.join(datasets)} on {test}; expected some of: "
+            f"{block.study}: names has no row of {', '.join(datasets)} on {block.test}; expected some of: "
             f"{'; '.join(shown['row'].unique())}."
         )
-    if absent:
-        print(f"ntl report: {block.study}: no run is named {', '.join(absent)}", file=sys.stderr)
-    columns: dict[tuple[str, str], list[str]] = {("", "table"): [], ("", "row"): [], ("", "seeds"): []}
-    columns |= {("", find_metric(name).heading): [] for name in block.columns}
-    for dataset in datasets:
-        runs = table[(table["dataset"] == dataset) & (table["test"] == test)]
-        for row, title in names.items():
-            if row not in {*runs["row"], *runs["name"]}:
-                continue  # it was trained on others
-            ((label, _),) = find_rows(runs, [row])
-            own = runs[runs["row"] == label]
-            cells = [dataset, title, str(own["seed"].nunique())]
-            for name in block.columns:
-                mean, half = mean_and_interval(own["value"][own["metric"] == name])
-                cells.append("" if mean is None else round_significant(mean, half))
-            for column, cell in zip(columns.values(), cells, strict=True):
-                column.append(cell)
-    if len(datasets) == 1:
-        del columns["", "table"]
-    return columns
+    return pd.DataFrame(rows).drop(columns=[] if len(datasets) > 1 else "table")
+
+
+def claim_rows(
+    study: str, setting: str, claims: Sequence[Mapping[str, Any]], looks: str = "", planned: bool = True
+) -> list[dict[str, str]]:
+    """Test a group of claims on the pack of their study, and return their rows of the table of evidence.
+
+    Raises:
+        UserError: A claim is not a contrast of the study, or the runs do not allow it.
+    """
+    plan = read_study(Path(study))
+    family = read_contrasts(plan["contrasts"])
+    table, _ = read_runs([Path(study).parent / "results"])
+    tested, missing = compare_rows(table, family, plan["margin"])
+    rows, says = [], ""
+    for claim in claims:
+        says = claim.get("says", says)
+        asked = Contrast(**{key: value for key, value in claim.items() if key != "says"})
+        if asked not in family or family.index(asked) not in tested.index:
+            raise UserError(
+                f"{claim} is not a contrast of {study} that its runs allow. {' '.join(missing)}".rstrip()
+            )
+        found = tested.loc[family.index(asked)]
+        metric = find_metric(found["metric"])
+        half = (found["percent_upper"] - found["percent_lower"]) / 2
+        effect = round_significant(found["percent"], half, signed=True)
+        rows.append(
+            {
+                "setting": setting,
+                "claim": says,
+                "measure": metric.heading,
+                "effect": f"{effect} {'points' if metric.in_points else '%'}",
+                "p, Holm": f"{found['p_holm']:.2g} (of {len(family)})" if planned else "not planned",
+                "seeds": str(found["seeds"]),
+                "tables": found["dataset"],
+                "looks": looks,
+            }
+        )
+    return rows

@@ -36,11 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.folders and given.into is None:
         raise UserError("no folder is given. Pass folders that are or contain runs, or --into PAGE.")
     if given.into is not None:
-        if unused := [name for name in ("study", "output") if getattr(given, name) is not None]:
-            raise UserError(
-                f"--{unused[0]} is given together with --into, which names studies in the page and writes "
-                "there. Omit one of the two."
-            )
+        if given.study is not None or given.output is not None:
+            raise UserError("--into writes in the page, which names its studies. Omit --study and --output.")
         write_into(given.into, given.folders, given.evaluation)
         return 0
     from ntl.report.contrasts import read_study  # slow: scipy

@@ -32,16 +32,8 @@ from ntl.metrics.registry import METRICS, split_metric
 from ntl.own import is_own
 from ntl.terminal import format_setting
 
-PACKED = [
-    "dataset",
-    "row",
-    "name",
-    "seed",
-    "test",
-    "questions",
-    "metric",
-    "value",
-]  # the columns of every pack
+# The columns of every pack.
+PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
 # Keys of an identity, also of that of an evaluation.
 DIGESTS = tuple(f"{of}{key}" for key in (DATA, ROWS, CODE) for of in ("", OF_ANSWERS))
@@ -208,17 +200,6 @@ def _without_repeats(table: pd.DataFrame, left_out: list[str]) -> pd.DataFrame:
     for folder, kept in dict.fromkeys(zip(table["folder"][repeats], first[repeats], strict=True)):
         left_out.append(f"{folder} repeats {kept}, which is kept")
     return table[~repeats]
-
-
-def read_curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the learning curves in a long table: its rows of the validation set at steps of training.
-
-    Returns:
-        The columns `dataset`, `row`, `seed`, `step`, `metric` and `value`.
-    """
-    curves = table[is_step(table)]
-    curves = curves.assign(step=curves["test"].str.removeprefix(STEP).astype(int))
-    return curves[["dataset", "row", "seed", "step", "metric", "value"]]
 
 
 def is_step(table: pd.DataFrame) -> pd.Series:

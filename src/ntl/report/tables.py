@@ -2,12 +2,12 @@
 
 import html
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pandas as pd
 
-from ntl.metrics.registry import GREEDY, METRICS, READINGS, find_metric, split_metric
+from ntl.metrics.registry import METRICS, READINGS, find_metric, split_metric
 from ntl.own import is_own
 from ntl.report.runs import differing_tests, is_step
 from ntl.report.statistics import mean_and_interval, paired_difference
@@ -21,9 +21,7 @@ NOTE = (
     "the paper. Invalid: share of answers without a number. Log MAE and log R²: of "
     "sign(x)·log10(|x| + 1), as in the paper, over valid predictions. "
     "Differences are paired by seed. Constant: always the median of the training answers; without noise: the "
-    "answer before noise was added to it, which no model can beat on average."
-)
-UNCERTAINTY_NOTE = (
+    "answer before noise was added to it, which no model can beat on average. "
     "CRPS: continuous ranked probability score, in the unit of the numbers. Coverage: share of true numbers "
     "within the interval, nominally evaluation.interval; width: mean width of the interval."
 )
@@ -41,11 +39,6 @@ TEXTS = (*FINAL_ANSWER, "exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 LEVELS = ("rps", "rater_rps", "mae", "kappa", "two_peaks", "ece", "cumulative_ece")
 COMPARED = ("mae", "log_mae")  # with the first row
-
-Columns = Mapping[tuple[str, str], Sequence[str]]
-"""Maps the title and the heading of each column to its cells; a title may be empty."""
-Table = tuple[Columns, list[str]]
-"""The columns, with test sets as titles and one cell per row, and the lines below them."""
 
 
 def split_readings(table: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +60,6 @@ def split_readings(table: pd.DataFrame) -> pd.DataFrame:
     split = table.assign(
         line=line,
         metric=plain,
-        of=of,
         by_row=pd.Series(pd.factorize(table["row"])[0], table.index).mask(is_reference, len(table)),
         by_reading=of.map([*READINGS, *REFERENCES].index),
     )
@@ -95,8 +87,7 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
     parts = []
     for dataset, runs in table.groupby("dataset", sort=False):
         parts.append(f"## {escape_html(dataset)}")
-        for columns, remarks in make_tables(runs):
-            parts += [markdown_table(columns), *map(escape_html, remarks)]
+        parts += map(markdown_table, make_tables(runs))
         parts += [escape_html(line) for line in _differing_settings(runs)]
         if differing := differing_tests(runs):
             parts.append(
@@ -105,20 +96,20 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
             )
     parts.append(NOTE)
     if len(tested):
-        parts += ["## Planned contrasts", markdown_table(contrast_columns(tested)), CONTRAST_NOTE]
+        parts += ["## Planned contrasts", markdown_table(contrast_table(tested)), CONTRAST_NOTE]
     if left_out:
         parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
 
 
-def make_tables(runs: pd.DataFrame) -> list[Table]:
+def make_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
     """Make the tables of one dataset, with as many test sets side by side as fit on a page.
 
     A table of errors by row and reading is followed by one of the distributions, if any was read.
     """
     runs = runs[~is_step(runs)]
     tests, tables, rows = [*dict.fromkeys(runs["test"])], [], split_readings(runs)
-    of_labels = runs.assign(line=runs["row"], of=GREEDY)
+    of_labels = runs.assign(line=runs["row"])
     for i in range(0, len(tests), TESTS_PER_TABLE):
         shown = tests[i : i + TESTS_PER_TABLE]
         known = {*rows["metric"][rows["test"].isin(shown)]}
@@ -126,72 +117,37 @@ def make_tables(runs: pd.DataFrame) -> list[Table]:
         kinds = (LEVELS[:1], LEVELS), (("mae", "log_mae", "accuracy"), numbers)
         columns: Sequence[str] = next((of_kind for names, of_kind in kinds if known & {*names}), TEXTS)
         columns = columns if known & {*columns} else tuple(METRICS)
-        columns = (*columns, *sorted(filter(is_own, known)))
-        tables.append(_table(rows, shown, columns, []))
+        tables.append(_table(rows, shown, (*columns, *sorted(filter(is_own, known)))))
         read = runs["row"][runs["metric"].eq("crps") & runs["test"].isin(shown)].unique()
         if len(read):
-            distributions = of_labels[of_labels["row"].isin(read)]
-            tables.append(_table(distributions, shown, UNCERTAINTY, [UNCERTAINTY_NOTE]))
+            tables.append(_table(of_labels[of_labels["row"].isin(read)], shown, UNCERTAINTY))
     return tables
 
 
-def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str], remarks: list[str]) -> Table:
-    """Make one table. Columns that are the same in all rows become a remark."""
+def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str]) -> pd.DataFrame:
+    """Make one table of the metrics that were measured."""
     rows = rows[rows["test"].isin(tests) & rows["metric"].isin(metrics)]
-    references = {*rows["line"][rows["of"].isin(REFERENCES)]}
     seeds = {row: part.unique() for row, part in rows.groupby("line", sort=False)["seed"]}
-    columns: dict[tuple[str, str], list[str]] = {
-        ("", "row"): [*seeds],
-        ("", "seeds"): [str(len(each)) for each in seeds.values()],
-    }
+    columns: dict[str, list[str]] = {"row": [*seeds], "seeds": [str(len(each)) for each in seeds.values()]}
     found = dict(iter(rows.set_index("seed").groupby(["test", "metric", "line"])["value"]))
     for test, name in product(tests, metrics):
         if not any((test, name, row) in found for row in seeds):
             continue
-        metric, nothing = find_metric(name), pd.Series(dtype=float)
-        values = {row: found.get((test, name, row), nothing).reindex(seeds[row]) for row in seeds}
-        columns[test, metric.heading] = cells = _mean_cells(values, references)
-        if name in COMPARED and not _is_constant(cells):
-            differences = _difference_cells(values, references)
-            if {*differences} - {"", NOT_AVAILABLE}:
-                columns[test, f"{metric.heading} vs {next(iter(values))}"] = differences
-    several = len(seeds) - len(references) > 1
-    constant = {names: cells for names, cells in columns.items() if several and _is_constant(cells)}
-    if constant:
-        same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
-        remarks = [f"The same in all rows: {', '.join(same)}.", *remarks]
-    return {names: columns[names] for names in columns if names not in constant}, remarks
+        heading, nothing = f"{test} {find_metric(name).heading}", pd.Series(dtype=float)
+        values = [found.get((test, name, row), nothing).reindex(seeds[row]) for row in seeds]
+        columns[heading] = [round_significant(*mean_and_interval(each)) for each in values]
+        differences = [_difference_cell(each, values[0]) for each in values[1:]]
+        if name in COMPARED and {*differences} - {NOT_AVAILABLE}:
+            columns[f"{heading} vs {next(iter(seeds))}"] = ["", *differences]
+    return pd.DataFrame(columns)
 
 
-def _is_constant(cells: Sequence[str]) -> bool:
-    """Return whether several rows all have the same value; intervals are not compared."""
-    means = [cell.partition(" ± ")[0] for cell in cells if cell]
-    return cells[0] != "" and len(means) > 1 and len({*means}) == 1
-
-
-def _mean_cells(values: Mapping[str, pd.Series], references: Collection[str]) -> list[str]:
-    """Format means and intervals. A metric that is not of references is empty for them."""
-    cells = []
-    for row, each in values.items():
-        mean, half = mean_and_interval(each)
-        missing = "" if row in references else NOT_AVAILABLE
-        cells.append(missing if mean is None else round_significant(mean, half))
-    return cells
-
-
-def _difference_cells(values: Mapping[str, pd.Series], references: Collection[str]) -> list[str]:
-    """Format the differences of each row to the first one, paired by seed."""
-    (_, first), *others = values.items()
-    cells = [""]
-    for row, each in others:
-        found = paired_difference(each, first)
-        if found is None:
-            cells.append("" if row in references else NOT_AVAILABLE)
-        else:
-            half = None if math.isnan(found.half) else found.half
-            lower = f"(lower on {found.lower} of {found.pairs})"
-            cells.append(f"{round_significant(found.mean, half, signed=True)} {lower}")
-    return cells
+def _difference_cell(of: pd.Series, minus: pd.Series) -> str:
+    found = paired_difference(of, minus)
+    if not found.pairs:
+        return NOT_AVAILABLE
+    difference = round_significant(found.mean, found.half, signed=True)
+    return f"{difference} (lower on {found.lower} of {found.pairs})"
 
 
 def _differing_settings(runs: pd.DataFrame) -> list[str]:
@@ -207,12 +163,11 @@ def _differing_settings(runs: pd.DataFrame) -> list[str]:
     return found
 
 
-def contrast_columns(tested: pd.DataFrame) -> Columns:
-    """Format the tests of contrasts for a table."""
+def contrast_table(tested: pd.DataFrame) -> pd.DataFrame:
+    """Format the tests of contrasts."""
     several, rows = tested["dataset"].nunique() > 1, []
     for row in tested.to_dict("records"):
-        halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
-        width, percent_width = (None if math.isnan(half) else half for half in halves)
+        half, percent_half = ((row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_"))
         points = " points" if find_metric(row["metric"]).in_points else ""
         of_dataset = f"{row['dataset']}: " if several else ""
         rows.append(
@@ -220,24 +175,19 @@ def contrast_columns(tested: pd.DataFrame) -> Columns:
                 "contrast": f"{of_dataset}{row['of']} minus {row['minus']}",
                 "metric": f"{row['metric']} on {row['test']}",
                 "seeds": str(row["seeds"]),
-                "difference": round_significant(row["difference"], width, signed=True),
-                "per cent": (
-                    NOT_AVAILABLE  # the second row's mean is 0
-                    if math.isnan(row["percent"])
-                    else round_significant(row["percent"], percent_width, signed=True) + points
-                ),
+                "difference": round_significant(row["difference"], half, signed=True),
+                "per cent": round_significant(row["percent"], percent_half, signed=True) + points,
                 "p, Holm": NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
                 "verdict": row["verdict"],
             }
         )
-    return {("", name): [row[name] for row in rows] for name in rows[0]}
+    return pd.DataFrame(rows)
 
 
-def markdown_table(columns: Columns) -> str:
+def markdown_table(table: pd.DataFrame) -> str:
     """Write a table as Markdown, with the first column left-aligned; `|` and HTML in a cell are escaped."""
-    headings = [escape_html(" ".join(names).strip()) for names in columns]
-    lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    for row in zip(*columns.values(), strict=True):
+    lines = ["| " + " | ".join(map(escape_html, table)) + " |", "|---|" + "---:|" * (len(table.columns) - 1)]
+    for row in table.itertuples(index=False):
         lines.append("| " + " | ".join(escape_html(cell).replace("|", r"\|") for cell in row) + " |")
     return "\n".join(lines)
 
@@ -252,8 +202,10 @@ def escape_html(text: str) -> str:
     return html.escape(" ".join(text.split()), quote=False)
 
 
-def round_significant(value: float, width: float | None = None, signed: bool = False) -> str:
+def round_significant(value: float, width: float = math.nan, signed: bool = False) -> str:
     """Format a value and the half-width of its interval, the larger one with three significant digits.
+
+    A width of NaN is left out, and a value of NaN is not available.
 
     Example:
         >>> round_significant(24.271, 1.4), round_significant(0.0123456), round_significant(1234567.0)
@@ -261,8 +213,10 @@ def round_significant(value: float, width: float | None = None, signed: bool = F
         >>> round_significant(0.2, 1.94, signed=True)
         '+0.20 ± 1.94'
     """
-    size = max(abs(value), width or 0.0)
+    if math.isnan(value):
+        return NOT_AVAILABLE
+    size = abs(value) if math.isnan(width) else max(abs(value), width)
     digits = 0 if size == 0 else max(0, 2 - math.floor(math.log10(size)))
     form = f".{digits}f" if size < LARGE else ".3g"
     text = f"{value:{'+' if signed else ''}{form}}"
-    return text if width is None else f"{text} ± {width:{form}}"
+    return text if math.isnan(width) else f"{text} ± {width:{form}}"

@@ -1,4 +1,5 @@
 import pytest
+from data_cases import task
 
 from ntl.data import mathematics_dataset
 from ntl.data.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
@@ -27,7 +28,7 @@ def prepare(archive, tmp_path, capsys):
     """Run `ntl prepare`, and return what it prints."""
 
     def prepare(dataset, *settings, source=archive, destination=tmp_path / "out"):
-        assert main([dataset, f"source={source}", f"destination={destination}", *settings]) == 0
+        assert main([dataset, f"--source={source}", f"--destination={destination}", *settings]) == 0
         return capsys.readouterr().out
 
     return prepare
@@ -43,9 +44,9 @@ def outputs(folder):
 
 
 @pytest.mark.parametrize("bucket", [2**20, 5000])
-def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, load, tmp_path, monkeypatch, bucket):
+def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, tmp_path, monkeypatch, bucket):
     monkeypatch.setattr(mathematics_dataset, "BUCKET", bucket)
-    assert "train.txt: 3,783 pairs" in prepare("mathematics_dataset", "validation_share=0.03")
+    assert "train.txt: 3,783 pairs" in prepare("mathematics_dataset", "--validation_share=0.03")
     out = tmp_path / "out"
     assert outputs(out) == OUTPUTS
     train, validation = pairs(out / "train.txt"), pairs(out / "val.txt")
@@ -62,16 +63,16 @@ def test_every_pair_of_the_mixture_is_in_training_or_held_out(prepare, load, tmp
     tests = pairs(out / "test_extrapolate.txt")
     assert tests == [(f"extrapolate {m} {i}?", str(i)) for m in EXTRAPOLATE_MODULES for i in range(PAIRS)]
     assert len(pairs(out / "test_interpolate.txt")) == len(MODULES) * PAIRS
-    assert len(load("mathematics_dataset", data_dir=str(out)).train) == len(train)
+    assert len(task("mathematics_dataset", f"data_dir={out}").train) == len(train)
 
 
 def test_existing_files_are_replaced_only_if_the_user_says_so(prepare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "val.txt").write_text("Mine?\n1\n")
-    with pytest.raises(UserError, match=r"val.txt.*overwrite=true"):
+    with pytest.raises(UserError, match=r"val.txt.*--overwrite"):
         prepare("mathematics_dataset")
     assert outputs(tmp_path / "out") == ["val.txt"]
-    prepare("mathematics_dataset", "overwrite=true")
+    prepare("mathematics_dataset", "--overwrite")
     assert ("Mine?", "1") not in pairs(tmp_path / "out" / "val.txt")
     assert outputs(tmp_path / "out") == OUTPUTS
 
@@ -107,10 +108,7 @@ def test_a_missing_module_is_an_error_before_anything_is_read(archive, prepare, 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["poems"], "poems"),
-        (["arithmetic", "split_sed=1"], "split_sed"),
-        (["arithmetic", "split_seed=x"], "split_seed"),
-        (["mathematics_dataset", "validation_share=2"], "validation_share"),
+        (["mathematics_dataset", "--validation_share=2"], "validation_share"),
         (["arithmetic"], "source=data/mathematics_dataset-v1.0"),
     ],
 )

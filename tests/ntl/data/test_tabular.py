@@ -102,8 +102,8 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
     ("text", "overrides", "named"),
     [
         ("a,y\n1,2\n", (), "train_size"),
-        ("a,y\n", (), "no row with a value of y"),
-        ("a,y\n1,\n2,\n", (), "no row with a value of y"),
+        ("a,y\n", (), "target 'y'"),
+        ("a,y\n1,\n2,\n", (), "target 'y'"),
         ("a,y\n1,2\n3,x\n4,5\n", (), "'x' in row 2"),
         ("a,y\n1,2\n3,inf\n4,5\n", (), "'inf' in row 2"),
         ("a,z\n1,2\n", (), "dataset_args.target .*'y'"),

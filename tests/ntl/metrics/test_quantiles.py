@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import approx
 
-from ntl.metrics import crps, interval_metrics
+from ntl.metrics.quantiles import crps, interval_metrics
 
 NUMBER = st.floats(-1e3, 1e3, allow_subnormal=False)
 

@@ -97,7 +97,7 @@ def test_a_test_answer_that_does_not_fit_is_counted_and_encoded_as_it_is():
     result = score_answers(built, tests, TaskData([], [], {}), Evaluation(beams=1, max_new_tokens=12))
     assert result.metrics["outside_format"] == 3
     assert result.metrics["invalid"] == 0
-    wrong = [p.predicted != p.true for p in result.predictions]
+    wrong = [p["predicted"] != p["true"] for p in result.predictions]
     assert wrong[1:] == [True] * 3
 
 

@@ -3,18 +3,7 @@ from report_cases import add_curve, make_readings, make_run
 from tolerances import approx
 
 from ntl.report.figures import draw_curves, draw_errors, draw_figures
-from ntl.report.runs import read_curves, read_runs
-from ntl.report.style import styles
-
-
-def errors_of(tmp_path):
-    table, _ = read_runs([tmp_path])
-    return draw_errors(table, styles([*dict.fromkeys(table["row"])]))
-
-
-def curves_of(tmp_path):
-    table, _ = read_runs([tmp_path])
-    return draw_curves(table, read_curves(table), styles([*dict.fromkeys(table["row"])]))
+from ntl.report.runs import read_runs
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(1, 1), (9, 6)])
@@ -39,7 +28,7 @@ def test_both_figures_are_drawn_for_few_and_for_many_rows(rows, seeds, tmp_path)
 def test_errors_have_dots_for_each_reading_and_for_a_constant(tmp_path):
     for seed in (0, 1):
         make_readings(tmp_path / f"ce{seed}", "T5", seed, greedy=5.0 + seed, median=4.0)
-    (ax,) = errors_of(tmp_path).axes
+    (ax,) = draw_errors(read_runs([tmp_path])[0]).axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["T5, greedy", "T5, median"]
     assert [dots.get_offsets().tolist() for dots in ax.collections] == [
         [[5, 0], [6, 0]],
@@ -49,9 +38,9 @@ def test_errors_have_dots_for_each_reading_and_for_a_constant(tmp_path):
 
 def test_a_mean_with_its_interval_needs_five_seeds(tmp_path):
     for seed in range(5):
-        assert not (seed and errors_of(tmp_path).axes[0].containers)
+        assert not (seed and draw_errors(read_runs([tmp_path])[0]).axes[0].containers)
         make_run(tmp_path / str(seed), "T5", seed, 0.1 + seed / 10)
-    (bar,) = errors_of(tmp_path).axes[0].containers
+    (bar,) = draw_errors(read_runs([tmp_path])[0]).axes[0].containers
     assert bar.lines[0].get_xdata()[0] == approx(0.3)
 
 
@@ -59,5 +48,5 @@ def test_curves_are_medians_at_the_steps_that_all_seeds_share(tmp_path):
     for seed, (accuracy, last) in enumerate(((0.1, 20), (0.5, 21), (0.2, 20))):
         points = [{"step": step, "eval_accuracy": accuracy} for step in (10, last)]
         add_curve(make_run(tmp_path / str(seed), "T5", seed), *points)
-    (ax,) = curves_of(tmp_path).axes
+    (ax,) = draw_curves(read_runs([tmp_path])[0]).axes
     assert ax.lines[0].get_xydata().tolist() == [[10, 0.2]]
