@@ -154,12 +154,10 @@ class LanguageModel(AnsweringModel):
         return {name: [row[name] for row in rows] for name in ("input_ids", "labels")}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""
-        if PACKED in rows[0]:
-            return self.pack(rows)
-        if self.decodes_only:
-            return self.writer.collate(rows)
-        return {**DataCollatorForSeq2Seq(self.tokenizer)(rows)}
+        """Pad or pack rows into a batch, whose labels are those of some positions; see `Writer.collate`."""
+        if not self.decodes_only:
+            return {**DataCollatorForSeq2Seq(self.tokenizer)(rows)}
+        return self.pack(rows) if PACKED in rows[0] else self.writer.collate(rows)
 
     def pack(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Put encoded rows one behind another, without padding.
@@ -184,8 +182,6 @@ class LanguageModel(AnsweringModel):
 
     def check_packing(self, rows: Sequence[Row]) -> None:
         """Raise a UserError unless the model gives packed rows the logits that it gives padded ones."""
-        if not self.decodes_only:
-            super().check_packing(rows)
         found = []
         try:
             with evaluation_mode(self.model):
