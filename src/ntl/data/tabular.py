@@ -101,12 +101,10 @@ class Tabular(Data):
             UserError: The file cannot be read, the settings do not fit it or each other, a target is not a
                 finite number, or there are too few rows.
         """
-        import pandas as pd  # slow
-
         whole, notes = read_columns(self.file)
         names = _columns_of_question(self, [*whole])
         table = _with_targets(whole, self)
-        written = pd.DataFrame({name: _rewrite(table[name], self.significant_digits) for name in names})
+        written = table[names].apply(_rewrite, digits=self.significant_digits)
         examples = _examples(table, names, write_questions(written, self), self)
         left_out = {f"without {self.target}": len(whole) - len(table)}
         train, validation, test = _split(table, examples, self, left_out)
@@ -150,7 +148,8 @@ def read_columns(file: str | Path) -> tuple[pd.DataFrame, list[str]]:
 
 def write_questions(table: pd.DataFrame, settings: Tabular) -> list[str]:
     """Write each row of texts as a question; missing values as `?` or, beside names, as `unknown`."""
-    rows = table.fillna("unknown" if settings.names else "?").to_dict("records")
+    names, filled = [*table], table.fillna("unknown" if settings.names else "?")
+    rows = [dict(zip(names, row, strict=True)) for row in filled.itertuples(index=False, name=None)]
     if settings.prompt is not None:
         # The command line has no other way to write a line break.
         prompt = settings.prompt.replace("\\n", "\n")
@@ -212,8 +211,8 @@ def _examples(
 ) -> list[Example]:
     # The cells of the question, and all cells, with the names of their columns.
     known_by = [
-        [repr([*row.items()]) for row in table[sorted(names)].to_dict("records")]
-        for names in (columns, [*table])
+        [repr([*zip(names, row, strict=True)]) for row in table[names].itertuples(index=False, name=None)]
+        for names in (sorted(columns), sorted(table))
     ]
     ratings: Sequence[tuple[float, ...]] = [()] * len(table)
     try:
@@ -350,8 +349,8 @@ def _rounded(table: pd.DataFrame, written: pd.DataFrame, digits: int | None) -> 
     """Say which columns lose digits in the question, each with an example."""
     found = []
     for name in written:
-        for old, new in zip(table[name], written[name], strict=True):
-            if old and old != new and float(old) != float(new):
-                found.append(f"{name} (from {old} to {new})")
-                break
+        is_changed = table[name].notna() & (table[name] != written[name])
+        old, new = table.loc[is_changed, name], written.loc[is_changed, name]
+        lossy = old.index[old.astype(float) != new.astype(float)]
+        found += [f"{name} (from {old[row]} to {new[row]})" for row in lossy[:1]]
     return [f"rounded to {digits} significant digits: {', '.join(found)}"] if found else []
