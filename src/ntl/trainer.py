@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -51,7 +51,7 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         examples: The examples.
         built: The model, which encodes them.
         noise: Draws their answers anew in each epoch. Default: they stay as they are.
-        packed: Whether a batch of them is one row, see `DecoderOnly.pack`.
+        packed: Whether a batch of them is one row, see `LanguageModel.pack`.
 
     Attributes:
         number_weight: Factor of the number term at all labels, None for 1; see `LabTrainer.of_numbers`.
@@ -165,35 +165,24 @@ class LabTrainer(Trainer):
         """Weigh the numbers of an update for the paper's mean."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         handle = self.of_numbers
-        if handle is None or handle.loss.criterion is None or not batches:
-            return batches, items
-        records = [handle.record_of(batch) for batch in batches]
-        found: Any = sum(count_numbers(handle.loss, record) for record in records)
-        if self.args.average_tokens_across_devices:
-            found = self.accelerator.reduce(found.to(self.args.device), reduction="sum")
-        labels, numbers = found.double()
-        for batch, record in zip(batches, records, strict=True):
-            weights = torch.full_like(
-                record.labels, float(labels / numbers.clamp(min=1)), dtype=torch.float64
-            )
-            batch[PREPARED] = record._replace(number_weights=weights).pack()
+        if handle is not None and handle.loss.criterion is not None and batches:
+            weight = self._number_weight(handle, batches)
+            for batch in batches:
+                record = handle.record_of(batch)
+                weights = torch.full_like(record.labels, weight, dtype=torch.float64)
+                batch[PREPARED] = record._replace(number_weights=weights).pack()
         return batches, items
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """Ask all questions, also with `dataloader_drop_last`, and weigh numbers for the paper's mean."""
+        """Weigh the numbers of an evaluation for the paper's mean."""
         rows: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         handle = self.of_numbers
         if handle is not None and handle.loss.criterion is not None and rows.number_weight is None:
             size = self.args.per_device_eval_batch_size
             parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
             batches = [self.built.collate(rows.__getitems__([*part])) for part in parts]
-            found: Any = sum(count_numbers(handle.loss, handle.record_of(batch)) for batch in batches)
-            rows.number_weight = float(found[0]) / max(float(found[1]), 1.0)
-        before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self.args.dataloader_drop_last = before
+            rows.number_weight = self._number_weight(handle, batches)
+        return super().get_eval_dataloader(eval_dataset)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Evaluate by the loss and the answers.
@@ -253,6 +242,19 @@ class LabTrainer(Trainer):
         if self.args.should_save:  # with several processes, one writes the folder
             np.save(Path(output_dir or str(self.args.output_dir), LEARNED_ROWS), self.learned)
 
+    def _number_weight(self, handle: NumberAware, batches: Iterable[Any]) -> float:
+        """Return the weight of numbers whose mean over batches is the paper's: labels / numbers."""
+        counts = [count_numbers(handle.loss, handle.record_of(batch)) for batch in batches]
+        labels, numbers = self._total(counts).double()
+        return float(labels / numbers.clamp(min=1))
+
+    def _total(self, counts: Sequence[Tensor]) -> Tensor:
+        """Add the counts of batches, of all processes unless each divides by its own."""
+        total = torch.stack([*counts]).sum(0).to(self.args.device)
+        if self.args.average_tokens_across_devices:
+            total = self.accelerator.reduce(total, reduction="sum")
+        return total
+
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
         """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""
         logits = outputs[0] if isinstance(outputs, tuple) else outputs
@@ -273,14 +275,11 @@ class XvalTrainer(LabTrainer):
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Count the number tokens of an update, by which its model divides."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if not batches:
-            return batches, items
-        count = sum(torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches)
-        numbers = torch.as_tensor(count).to(self.args.device)
-        if self.args.average_tokens_across_devices:
-            numbers = self.accelerator.reduce(numbers, reduction="sum")
-        for batch in batches:
-            batch["numbers_in_batch"] = numbers
+        if batches:
+            counts = [torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches]
+            numbers = self._total(counts)
+            for batch in batches:
+                batch["numbers_in_batch"] = numbers
         return batches, items
 
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
@@ -342,13 +341,9 @@ def trainer_arguments(config: Config, folder: Path) -> Any:
     hints = get_type_hints(Seq2SeqTrainingArguments)
     for key, value in given.items():  # whose types transformers does not check: any text would be true
         kinds = {hints[key], *get_args(hints[key])}
-        is_text = isinstance(value, str) and str not in kinds and kinds & {bool, int, float}
-        is_counted = isinstance(value, float) and int in kinds and float not in kinds
-        if is_text or (is_counted and not value.is_integer()):
-            expected = next(name for kind, name in EXPECTED.items() if kind in kinds)
-            raise UserError(f"training_args.{key}={value!r}; expected {expected}.")
-        if is_counted:
-            given[key] = int(value)
+        expected = [name for kind, name in EXPECTED.items() if kind in kinds]
+        if expected and isinstance(value, (str, float)) and type(value) not in kinds:
+            raise UserError(f"training_args.{key}={value!r}; expected {expected[0]}.")
     best = given["metric_for_best_model"]
     if best not in (None, "loss"):  # whose direction transformers knows
         metric = find_metric(best)
@@ -360,13 +355,13 @@ def trainer_arguments(config: Config, folder: Path) -> Any:
                 f"training_args.metric_for_best_model={best} needs evaluation.read=[{reading}] of a language "
                 "model. Pass that."
             )
-        if given["greater_is_better"] is None and metric.higher_is_better is None:
+        if given["greater_is_better"] is None:
+            given["greater_is_better"] = metric.higher_is_better
+        if given["greater_is_better"] is None:
             raise UserError(
                 f"training_args.metric_for_best_model={best}: whether larger values are better is not known. "
                 "Pass training_args.greater_is_better=true or false."
             )
-        if given["greater_is_better"] is None:
-            given["greater_is_better"] = metric.higher_is_better
     if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
         mode = "max" if given["greater_is_better"] else "min"
         published = {"factor": 0.5, "patience": 5}

@@ -1,4 +1,4 @@
-"""xVal's encoding: each number is one `[NUM]` token, and its value is stored next to the tokens.
+"""xVal's encoding: among the tokens of a text, each number stands as its value, a float.
 
 A number consists of ASCII digits, optionally with a decimal point between them. A minus sign belongs to the
 number unless it follows a letter, a digit, a closing bracket, a percent sign or a point: `-3` and `2 * -3`
@@ -12,14 +12,15 @@ Source: Golkar et al. 2023.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ntl.data import format_number
-from ntl.encodings.spelling import PLAIN, Marked, SpelledEncoding
+from ntl.encodings.spelling import PLAIN, SpelledEncoding
 
 NUM = "[NUM]"
 LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38
@@ -28,7 +29,7 @@ _EMBEDDED_AS_TEN = 3e9
 
 
 class XvalEncoding(SpelledEncoding):
-    """Encodes each number in a text as one token and a value.
+    """Encodes each number in a text as its value, for which a model reads and writes the token `[NUM]`.
 
     Args:
         tokenizer: See `SpelledEncoding`. `[NUM]` is added to it.
@@ -38,48 +39,27 @@ class XvalEncoding(SpelledEncoding):
         super().__init__(tokenizer, [NUM])
         (self.number_id,) = self.added_ids
 
-    def encode(
-        self, texts: Sequence[str], special_tokens: bool = True
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Turn texts into token ids, by default with special tokens such as the end token, and values.
-
-        Returns:
-            ids: One list per text.
-            values: Lists of the same lengths, with the value at each `[NUM]` and 0 elsewhere.
-        """
-        rows, marked = self.encode_marked(texts, special_tokens)
-        values = []
-        for row, (*_, numbers) in zip(rows, marked, strict=True):
-            following = iter(numbers)
-            values.append([next(following) if token == self.number_id else 0.0 for token in row])
-        return rows, values
-
-    def decode(self, rows: Sequence[Sequence[int]], values: Iterable[Iterable[float]]) -> list[str]:
-        """Turn token ids and the values at `[NUM]`, in lists of the same lengths, into texts."""
-        return self.decode_spelled(map(self._spell, rows, values))
-
-    def _spell(self, row: Sequence[int], values: Iterable[float]) -> Iterator[int | str]:
-        before = None
-        for token, value in zip(row, values, strict=True):
-            space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers
-            yield space + format_number(value) if token == self.number_id else token
-            before = token
-
-    def mark(self, text: str) -> Marked:
+    def mark(self, text: str) -> tuple[str, list[Any]]:
         """Rewrite each number as one digit, except those that overflow float64."""
-        tokens: list[int | None] = []
-        values: list[float] = []
+        values: list[float | None] = []
 
         def one_digit(match: re.Match[str]) -> str:
             value = float(match[0])
             if math.isinf(value):
-                tokens.extend(None for c in match[0] if c.isdigit())
+                values.extend(None for c in match[0] if c.isdigit())
                 return match[0]
-            tokens.append(self.number_id)
             values.append(value)
             return "0"
 
-        return Marked(_NUMBER.sub(one_digit, text), tokens, values)
+        return _NUMBER.sub(one_digit, text), values
+
+    def spell(self, row: Sequence[Any]) -> Iterator[int | str]:
+        """Write the values."""
+        before: Any = 0
+        for each in row:
+            space = "" if isinstance(before, int) else " "  # only a model writes two adjacent numbers
+            yield each if isinstance(each, int) else space + format_number(each)
+            before = each
 
 
 def find_values(text: str) -> list[float]:

@@ -11,13 +11,13 @@ Source: Born & Manica, Nature Machine Intelligence 2023.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from ntl.encodings.spelling import PLAIN, Marked, SpelledEncoding
+from ntl.encodings.spelling import PLAIN, SpelledEncoding
 
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)
@@ -56,15 +56,7 @@ class RegressionTransformerEncoding(SpelledEncoding):
         """Maps each token id to its digit without its place, which the number token loss uses."""
         return {token: placed.digit for token, placed in self._placed.items()}
 
-    def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[int]]:
-        """Turn texts into one list of token ids each. Only ASCII digits count as numbers."""
-        return self.encode_marked(texts, special_tokens)[0]
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Turn token ids into texts; see `format_placed_digits` for malformed numbers."""
-        return self.decode_spelled(map(self._spell, rows))
-
-    def mark(self, text: str) -> Marked:
+    def mark(self, text: str) -> tuple[str, list[Any]]:
         """Rewrite numbers without their point, except those with a digit outside of the range of places."""
         tokens: list[int | None] = []
 
@@ -78,9 +70,10 @@ class RegressionTransformerEncoding(SpelledEncoding):
             tokens.extend(self._ids[each] for each in placed)
             return whole + decimals
 
-        return Marked(PLAIN.sub(without_point, text), tokens, [])
+        return PLAIN.sub(without_point, text), tokens
 
-    def _spell(self, row: Sequence[int]) -> Iterator[int | str]:
+    def spell(self, row: Sequence[int]) -> Iterator[int | str]:
+        """Write the digits of each number in a row; see `format_placed_digits` for malformed ones."""
         number: list[PlacedDigit] = []
         for token in row:
             placed = self._placed.get(int(token))

@@ -8,8 +8,8 @@ tokens are then replaced by the encoding's own.
 import re
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
@@ -20,19 +20,7 @@ PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 """A number in plain digits, without its sign."""
 
 
-class Marked(NamedTuple):
-    """A text to tokenize, whose digits stand for other tokens.
-
-    `tokens` holds, for each ASCII digit, the id that replaces its token, or None to keep it; `values` the
-    values of its numbers, if they are kept.
-    """
-
-    text: str
-    tokens: list[int | None]
-    values: list[float]
-
-
-class SpelledEncoding(ABC):
+class SpelledEncoding(TextEncoding, ABC):
     """Encodes digits as tokens of its own; a subclass says which.
 
     Args:
@@ -41,13 +29,14 @@ class SpelledEncoding(ABC):
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, added: Sequence[str]):
-        self.tokenizer = tokenizer
-        self._plain = TextEncoding(tokenizer)
+        super().__init__(tokenizer)
         characters = [*string.digits, ".", "-"]
         ids: Any = tokenizer.convert_tokens_to_ids(characters)
         self._digits = frozenset(ids[:10])
         self._characters: dict[str, Any] = dict(zip(characters, ids, strict=True))
-        self._characters[" "] = self._space()
+        between = super().encode(["1 1"], special_tokens=False)[0]
+        inner = between[between.index(self._characters["1"]) + 1 : -1]
+        self._characters[" "] = inner[0] if len(inner) == 1 else None
         missing = [c for c, i in self._characters.items() if i in (None, tokenizer.unk_token_id)]
         if missing:
             raise UserError(
@@ -59,18 +48,24 @@ class SpelledEncoding(ABC):
         self.added_ids: Any = tokenizer.convert_tokens_to_ids([*added])
 
     @abstractmethod
-    def mark(self, text: str) -> Marked:
-        """Rewrite a text and assign tokens to its digits."""
+    def mark(self, text: str) -> tuple[str, list[Any]]:
+        """Rewrite a text, and list what replaces the token of each of its digits; None keeps it."""
 
-    def encode_marked(
-        self, texts: Sequence[str], special_tokens: bool = True
-    ) -> tuple[list[list[int]], list[Marked]]:
-        """Turn texts, which contain no token of the encoding, into one list of ids each."""
+    @abstractmethod
+    def spell(self, row: Sequence[Any]) -> Iterator[int | str]:
+        """Replace what `mark` lists by texts of digits, points, minus signs and spaces."""
+
+    def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[Any]]:
+        """Turn texts into one list of token ids each, by default with special tokens such as the end token.
+
+        Raises:
+            UserError: A text contains a token of the encoding.
+        """
         # Normalize as the tokenizer does. T5's converts full-width digits to ASCII, which then are numbers.
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         marked = [self.mark(t if normalizer is None else normalizer.normalize_str(t)) for t in texts]
-        rows = self._plain.encode([m.text for m in marked], special_tokens)
-        for text, (_, tokens, _), row in zip(texts, marked, rows, strict=True):
+        rows: list[list[Any]] = super().encode([text for text, _ in marked], special_tokens)
+        for text, (_, tokens), row in zip(texts, marked, rows, strict=True):
             at = [i for i, token in enumerate(row) if token in self._digits]
             if len(at) != len(tokens) or not set(self.added_ids).isdisjoint(row):
                 raise UserError(
@@ -78,26 +73,13 @@ class SpelledEncoding(ABC):
                     "expected plain text. Remove them."
                 )
             for i, token in zip(at, tokens, strict=True):
-                if token is not None:
-                    row[i] = token
-        return rows, marked
+                row[i] = row[i] if token is None else token
+        return rows
 
-    def decode_spelled(self, rows: Iterable[Iterable[int | str]]) -> list[str]:
-        """Turn lists of token ids into texts.
-
-        The encoding's own tokens are replaced by texts of digits, points, minus signs and spaces.
-        """
-        plain: list[list[Any]] = [
-            [
-                i
-                for part in row
-                for i in (map(self._characters.get, part) if isinstance(part, str) else (part,))
-            ]
-            for row in rows
-        ]
-        return self._plain.decode(plain)
-
-    def _space(self) -> int | None:
-        between = self._plain.encode(["1 1"], special_tokens=False)[0]
-        inner = between[between.index(self._characters["1"]) + 1 : -1]
-        return inner[0] if len(inner) == 1 else None
+    def decode(self, rows: Sequence[Sequence[Any]]) -> list[str]:
+        """Turn what `encode` returns, or a model writes, into texts, without special tokens."""
+        plain: list[list[Any]] = [[] for _ in rows]
+        for ids, row in zip(plain, rows, strict=True):
+            for part in self.spell(row):
+                ids += map(self._characters.get, part) if isinstance(part, str) else [part]
+        return super().decode(plain)

