@@ -27,6 +27,8 @@ from ntl.settings import Evaluation
 if TYPE_CHECKING:
     from ntl.models import AnsweringModel
 
+LARGEST = sys.float_info.max  # JSON has no infinity
+
 Metrics = dict[str, float | None]
 Answer = tuple[str, list[float]]
 """An answer's text and, if a reading needs it, its distribution: a row of each of `Distributions`' fields."""
@@ -36,9 +38,9 @@ class Result(NamedTuple):
     """The metrics (None if undefined, see docs/lab_report.md) and the answer to each example.
 
     A prediction has the `question`, the correct `answer` and the model's `text`; the last numbers of both,
-    `predicted` and `true`, None without one or if numbers are not compared; and, if they were read and are
-    finite, the ends of the model's interval, `lower` and `upper`, and the `median` and `mean` of its
-    distribution.
+    `predicted` and `true`, None if numbers are not compared; and, if they were read, the ends of the model's
+    interval, `lower` and `upper`, and the `median` and `mean` of its distribution. A number that the model
+    does not write is None.
     """
 
     metrics: Metrics
@@ -164,9 +166,12 @@ def _result(
 
     texts, answers = [text for text, _ in answered], [example.answer for example in examples]
     metrics: dict[str, float] = {"count": len(examples)}
+    columns = dict.fromkeys(("predicted", "true"), np.full(len(examples), math.nan))
     if data.number_metrics:
         metrics |= scores.number_scores(texts, answers, data.clip)
         metrics |= scores.paper_scores(texts, answers) if data.clip == PAPERS_CLIP else {}
+        sides = (scores.last_numbers(side).clip(-LARGEST, LARGEST) for side in (texts, answers))
+        columns = dict(zip(columns, sides, strict=True))
     metrics |= scores.text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= scores.final_answer_scores(texts, answers, data.final_answer_marker)
@@ -180,20 +185,12 @@ def _result(
         metrics |= reading_scores(read, answers, readings, evaluation.interval, data.clip)
         if rated := [i for i, example in enumerate(examples) if example.ratings]:
             metrics["rater_crps"] = rater_crps(read.spaced[rated], [examples[i].ratings for i in rated])
-    shown = ("lower", "median", "upper", *(["mean"] if "mean" in readings else [])) if readings else ()
-    predictions = []
-    for i, (example, text) in enumerate(zip(examples, texts, strict=True)):
-        row: dict[str, Any] = {"question": example.question, "answer": example.answer, "text": text}
-        pair = {"predicted": text, "true": example.answer}
-        row |= {name: _number(side) if data.number_metrics else None for name, side in pair.items()}
-        numbers = {name: float(getattr(read, name)[i]) for name in shown}
-        predictions.append(row | {name: number for name, number in numbers.items() if math.isfinite(number)})
+        shown = ("lower", "median", "upper", *(["mean"] if "mean" in readings else []))
+        columns |= {name: getattr(read, name) for name in shown}
+    numbers = zip(*(column.tolist() for column in columns.values()), strict=True)
+    predictions = [
+        {"question": each.question, "answer": each.answer, "text": text}
+        | finite_or_none(dict(zip(columns, row, strict=True)))
+        for each, text, row in zip(examples, texts, numbers, strict=True)
+    ]
     return Result(finite_or_none(metrics), predictions)
-
-
-def _number(text: str) -> float | None:
-    """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
-    from ntl.metrics.answers import last_numbers  # slow: torch
-
-    number = last_numbers([text]).item()
-    return None if math.isnan(number) else max(-sys.float_info.max, min(number, sys.float_info.max))

@@ -165,6 +165,7 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
     assert metrics["median_exact_number"] == 1 / 4
     assert metrics["interval_coverage"] == metrics["coverage_95"] == 2 / 4  # 19.7 is above 19.5, 4 below 5
     assert metrics["interval_width"] == approx(0.9 * (10 + 20 + 8 + 0) / 4)
+    assert metrics["interval_score"] == approx((0.9 * (10 + 20 + 8 + 0) + 20 * (0.7 + 1)) / 4)
     assert metrics["number_mass"] == 0.5
     coverages = [name for name in metrics if name.startswith("coverage_")]
     assert coverages == [f"coverage_{percent}" for percent in range(95, 0, -10)]
@@ -227,7 +228,7 @@ def test_a_model_that_cannot_write_a_number_has_no_readings():
     assert result.metrics["crps"] is None
     assert result.metrics["interval_coverage"] is None
     assert result.metrics["number_mass"] == 0
-    assert not any({"lower", "median", "upper", "mean"} & {*p} for p in result.predictions)
+    assert {(p["lower"], p["median"], p["upper"], p["mean"]) for p in result.predictions} == {(None,) * 4}
 
 
 def test_t5s_tokenizer_starts_numbers_with_a_space():
