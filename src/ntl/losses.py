@@ -100,13 +100,9 @@ def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
         UserError: They are not numbers, or do not differ.
     """
     from ntloss import HLGauss
-    from ntloss.numbers import parse_number
 
-    numbers: list[Any] = [parse_number(answer.strip(), "whole") for answer in answers]
     try:
-        if None in numbers:
-            raise ValueError(f"{answers[numbers.index(None)]!r} is not a number")
-        schedule = HLGauss.for_answers(numbers).schedule
+        schedule = HLGauss.for_answers(answers).schedule
     except ValueError as error:
         reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
         raise UserError(f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}.") from None
