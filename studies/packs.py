@@ -1,20 +1,12 @@
-"""Packs of runs that a study makes itself, which the lab's own analysis reads."""
+"""Packs of runs that a study makes itself."""
 
 import json
 import lzma
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-
-from ntl.report.runs import PACKED
-
-
-def long_table(rows: Iterable[tuple[str, str, int, str, str, float]]) -> pd.DataFrame:
-    """Make a table of the lab of rows of dataset, arm, seed, test set, metric and value."""
-    table = pd.DataFrame(rows, columns=["dataset", "row", "seed", "test", "metric", "value"])
-    return table.assign(name=table["row"], questions="")[PACKED]
 
 
 def write(table: pd.DataFrame, path: Path) -> None:

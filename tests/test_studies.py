@@ -43,16 +43,6 @@ def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_sett
     assert config["training_args"]["output_dir"].startswith(named)
 
 
-@pytest.mark.parametrize(("study", "others"), [("whole_numbers", set()), ("ten_epochs", {"encoder"})])
-def test_contrasts_over_several_tables_name_the_sweeps_beside_them(study, others):
-    folder = ROOT / "studies" / study
-    planned = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
-    losses = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"]["loss"]
-    named = {str(row).partition(",")[0] for c in planned for row in (c.of, c.minus)}
-    assert others <= named <= {*losses.split(","), "head", *others}
-    assert {c.dataset for c in planned} == {p.stem for p in SWEEPS if p.parent == folder}
-
-
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)

@@ -20,7 +20,6 @@ import numpy as np
 
 from ntl.data import PAPERS_CLIP, Example, TaskData, single_number
 from ntl.data.files import write_atomically
-from ntl.errors import UserError
 from ntl.layout import PREDICTIONS, RESULTS
 from ntl.own import load_own
 from ntl.settings import Evaluation
@@ -111,19 +110,11 @@ def write_results(folder: Path, description: Mapping[str, Any], results: Mapping
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """Read the `metrics.json` of an evaluation; None if it is not finished.
-
-    Raises:
-        UserError: The file is not what an evaluation wrote.
-    """
+    """Read the `metrics.json` of an evaluation; None if it is not finished, or not what one wrote."""
     try:
         content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (OSError, ValueError):
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder / RESULTS} cannot be read ({error}). Delete it to evaluate again."
-        ) from None
     return content if isinstance(content, dict) and "identity" in content else None
 
 
@@ -140,12 +131,10 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
     """Check, before training, that the readings of quantiles fit the model and the data."""
     from ntl.metrics.quantiles import SPACED_LEVELS
 
-    example: Example | None = None
     read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
-    for example in chain(data.validation, *data.tests.values()):
+    for example in chain(*data.parts.values()):
         single_number(example.answer, read, "pass evaluation.read=[greedy]")
-    if example is not None:
-        built.quantiles([example.question], SPACED_LEVELS)
+    built.quantiles([data.validation[0].question], SPACED_LEVELS)
 
 
 def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:

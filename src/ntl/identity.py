@@ -182,21 +182,19 @@ def leave_out_learned(data: TaskData, known: np.ndarray, is_own: bool) -> TaskDa
     """
     import numpy as np
 
-    if is_own:
+    if is_own and len(known):
         known = np.setdiff1d(known, hash_rows(data.train))
     if not len(known):
         return data
     parts = {}
     for name, examples in data.parts.items():
         is_known = np.isin(hash_rows(examples), known).max(axis=1, initial=False)
-        if is_known.all():
+        parts[name] = [example for example, out in zip(examples, is_known, strict=True) if not out]
+        if not parts[name]:
             raise UserError(f"the model has learned every row of the {name} set; expected others.")
-        pairs = zip(examples, is_known, strict=True)
-        parts[name] = [example for example, is_learned in pairs if not is_learned]
         if is_known.any():
             log.warning(
                 f"left out of {name}: {is_known.sum():,} of {len(is_known):,} rows, which the model has "
                 f"learned; {len(parts[name]):,} are left"
             )
-    validation = parts.pop("validation")
-    return replace(data, validation=validation, tests=parts)
+    return replace(data, validation=parts.pop("validation"), tests=parts)

@@ -87,10 +87,17 @@ def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
     """Count labels, and those that have a number term, of which the paper's mean is taken: `[2]`."""
     import torch
 
-    from ntloss.engine.targets import make_targets
+    from ntloss.criteria import reads_of
+    from ntloss.numbers import LabelNumbers
 
-    targets = make_targets(loss.term, record, None, "sum")
-    return torch.stack([(targets.labels >= 0).sum(), (targets.number_weights > 0).sum()])
+    ids = torch.tensor(loss.vocabulary.token_ids, device=record.labels.device)
+    is_number = torch.isin(record.labels, ids)
+    if loss.criterion is not None and loss.finds_numbers:
+        assert record.numbers is not None
+        numbers = LabelNumbers.unpack(record.numbers)
+        of_numbers = "numbers" in reads_of(loss.criterion)
+        is_number &= numbers.starts > 0 if of_numbers else numbers.length > 0
+    return torch.stack([(record.labels >= 0).sum(), is_number.sum()])
 
 
 def choose_widths(answers: Sequence[str]) -> tuple[float, float]:

@@ -41,17 +41,7 @@ from ntl.identity import (
 )
 from ntl.layout import CHECKPOINT, PREDICTIONS, RESULTS, STATE
 from ntl.losses import LabelNoise, add_loss, choose_widths
-from ntl.settings import (
-    AUTO,
-    HEAD,
-    Config,
-    Evaluation,
-    LossSettings,
-    ModelArgs,
-    Weights,
-    check,
-    read_trained,
-)
+from ntl.settings import AUTO, HEAD, Config, Evaluation, LossSettings, ModelArgs, Weights, check, read_trained
 
 if TYPE_CHECKING:
     from ntl.data import TaskData
@@ -108,8 +98,7 @@ def run(config: Config, folder: Path, target: Path) -> tuple[dict[str, Metrics],
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
         start, is_own = trained, before is not None and learned[ROWS] == data.digest
     known = learned_rows(start)
-    if len(known):
-        data = leave_out_learned(data, known, is_own)
+    data = leave_out_learned(data, known, is_own)
     trainer = prepare(config, arguments, data, None if trained is not None else learned)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks

@@ -37,6 +37,7 @@ __all__ = [
     "pad_left",
     "copy_views",
     # the weights that are trained
+    "STATES",
     "UpperLayers",
     "Lora",
     "digest_of_weights",

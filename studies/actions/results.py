@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if made:
             costs = table_of(made)
             write(costs, given.results / f"{name}.csv")
-            print(curve(costs).to_string(float_format="%.2f"))
+            index, columns = ["environment", "pairs", "arm", "reading"], ["steps", "rate"]
+            ratios = 2 ** costs.pivot_table(index=index, columns=columns, values="log_ratio")
+            print(ratios.to_string(float_format="%.2f"))  # geometric means
             if name in plan:
                 write(contrasts(costs, plan[name]), given.results / f"contrasts_of_{name}.csv")
 
@@ -99,24 +101,14 @@ def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     }
 
 
-def curve(costs: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the geometric mean of the ratio to the expert's cost, by arm, and by steps and rate."""
-    index = ["environment", "pairs", "arm", "reading"]
-    return 2 ** costs.pivot_table(index=index, columns=["steps", "rate"], values="log_ratio")
-
-
 def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Test the planned contrasts that have runs; Holm's correction counts all that were planned."""
     rows = []
     for each in plan:
-        of, minus = (_values(costs, each, arm) for arm in (each["of"], each["minus"]))
-        found = paired_difference(of, minus)
-        if found.pairs:
-            rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
-    tested = pd.DataFrame(rows)
-    if len(tested):
-        tested["p_holm"] = holm(tested["p"], len(plan))
-    return tested
+        found = paired_difference(*(_values(costs, each, each[side]) for side in ("of", "minus")))
+        rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
+    tested = pd.DataFrame(rows).query("seeds > 0")
+    return tested.assign(p_holm=holm(tested["p"], len(plan)))
 
 
 def _values(costs: pd.DataFrame, contrast: Mapping[str, Any], arm: str) -> pd.Series:

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from ntl.metrics.quantiles import SPACED, SPACED_LEVELS, crps, interval_metrics
+from ntl.report.runs import PACKED
 from ntloss.reading.intervals import conformal_score
-from studies.packs import long_table, merge, write
+from studies.packs import merge, write
 
 RESULTS = Path(__file__).parent / "results"
 COVERAGE = 0.9
@@ -43,19 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     decided = [run for run in runs if run["seed"] in DECIDE]
     if decided:
         rows = [
-            (run["table"], run["arm"], run["seed"], f"{run['steps']} steps", metric, value)
+            (run["table"], run["arm"], run["arm"], run["seed"], f"{run['steps']} steps", "", metric, value)
             for run in decided
             for metric, value in measures(*_read(run)).items()
         ]
-        write(long_table(rows), given.results / "metrics.csv.xz")
+        write(pd.DataFrame(rows, columns=PACKED), given.results / "metrics.csv.xz")
 
 
 def validation_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Tabulate the validation error of the median.
-
-    Returns:
-        One row for each table, arm, number of steps and rate, and one column for each seed.
-    """
+    """Tabulate the validation error of the median, with a column for each seed."""
     rows = [{**run, "error": _error(_read(run)[0])} for run in runs]
     columns = ["table", "arm", "steps", "rate", "seed", "error"]
     return pd.DataFrame(rows, columns=columns).pivot(index=columns[:4], columns="seed", values="error")

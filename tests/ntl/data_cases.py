@@ -20,12 +20,6 @@ def rows(data):
     return [*data.train, *data.validation, *data.tests["test"]]
 
 
-def splits(data):
-    return {"train": list(data.train), "validation": list(data.validation)} | {
-        test: list(examples) for test, examples in data.tests.items()
-    }
-
-
 def write(folder, files):
     for name, text in files.items():
         path = folder / name

@@ -174,11 +174,10 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
 
 
 def test_rows_without_ratings_are_left_out_of_the_score_by_ratings():
-    built, examples = uniform([("0 10", "5"), ("0 20", "12"), ("0 30", "9")])
-    rated = [examples[1]._replace(ratings=(10.0, 14.0))]
-    alone = score_answers(built, rated, DATA, ALL).metrics["rater_crps"]
-    mixed = score_answers(built, [examples[0], *rated, examples[2]], DATA, ALL).metrics
-    assert mixed["rater_crps"] == approx(alone)
+    built, examples = uniform([("0 10", "5"), ("0 20", "12")])
+    rated = examples[1]._replace(ratings=(10.0, 14.0))
+    scores = [score_answers(built, rows, DATA, ALL).metrics for rows in ([rated], [examples[0], rated])]
+    assert scores[0]["rater_crps"] == approx(scores[1]["rater_crps"])
     assert "rater_crps" not in score_answers(built, examples, DATA, ALL).metrics
 
 
@@ -246,16 +245,9 @@ def test_t5s_tokenizer_starts_numbers_with_a_space():
     assert built.quantiles(["3 + 4"], [0.5]).values.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["dataset_args=gsm8k"],
-        ["dataset_args=multirc"],
-    ],
-)
-def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(arguments, tmp_path, capsys):
+def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(tmp_path, capsys):
     command = [*scaled_down(tmp_path), "model_args=vanilla_t5", "evaluation.read=[greedy,median,mean]"]
-    assert train(*command, *arguments) == 2
+    assert train(*command, "dataset_args=gsm8k") == 2
     message = capsys.readouterr().err
     assert "evaluation.read" in message
     assert len(message.strip().splitlines()) == 1

@@ -5,7 +5,6 @@ What was trained on other rows, files or code is never continued, finished or av
 
 import json
 import random
-import re
 import shutil
 import sys
 from importlib.machinery import PathFinder
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from runs import compare, logged, main, predictions, results, state, train, written
+from runs import compare, logged, main, predictions, results, train, written
 from safetensors.torch import load_file, save_file
 from tolerances import approx
 
@@ -168,23 +167,15 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
     assert "loss.criterion.source" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("key", "group"),
-    [
-        ("dataset_args.load", "dataset_args=own"),
-        ("loss.criterion", "loss=ce"),
-        ("model_args.number_encoding", "weights=all"),
-    ],
-)
-def test_edited_code_of_ones_own_is_another_run(key, group, monkeypatch):
+def test_edited_code_of_ones_own_is_another_run(monkeypatch):
     monkeypatch.syspath_prepend(".")
-    monkeypatch.delitem(sys.modules, "edited_code", raising=False)
     Path("edited_code.py").write_text("mine = 1\n")
-    config = compose_config([group, f"{key}=edited_code:mine"], "compare")
+    keys = ["dataset_args.load", "loss.criterion", "model_args.number_encoding"]
+    config = compose_config(["dataset_args=own", *(f"{key}=edited_code:mine" for key in keys)], "compare")
     data = SimpleNamespace(source=None, digest="of rows")
     before, _ = identify(config, data)
     Path("edited_code.py").write_text("mine = 2\n")
-    assert differing(before, identify(config, data)[0]) == [f"{key}.source"]
+    assert differing(before, identify(config, data)[0]) == [f"{key}.source" for key in keys]
 
 
 @pytest.mark.parametrize(("found_in", "module"), [("flat", "mine_flat"), (".", "dotted.mine_dotted")])
@@ -249,15 +240,11 @@ def test_a_model_that_is_not_trained_has_learned_no_question():
 
 
 def _data(*more):
-    given = [
-        *more,
-        "dataset_args=tabular",
-        "dataset_args.file=t.csv",
-        "dataset_args.target=y",
-        "dataset_args.columns=[a,b]",
-    ]
-    sizes = [f"dataset_args.{key}_size={n}" for key, n in (("train", 60), ("validation", 6), ("test", 8))]
-    return compose_config([*given, *sizes], "compare").dataset_args.read()
+    """Read the rows of the study's table, with more settings."""
+    given = ["dataset_args=tabular", "dataset_args.file=t.csv", "dataset_args.target=y"]
+    given += ["dataset_args.columns=[a,b]", "dataset_args.train_size=60"]
+    given += ["dataset_args.validation_size=6", "dataset_args.test_size=8"]
+    return compose_config([*given, *more], "compare").dataset_args.read()
 
 
 def test_one_changed_label_among_many_changes_the_digest():
@@ -344,25 +331,6 @@ def test_a_run_is_trained_longer_where_its_rate_does_not_depend_on_the_steps(fin
     assert run("loss=ce", "training_args.max_steps=4") == 0
     assert results("longer")["test"]["mae"] == approx(results("run")["test"]["mae"])
     assert run("loss=ce", "training_args.max_steps=3") == 2
-
-
-def test_the_seconds_of_a_continued_run_are_those_of_all_processes(monkeypatch):
-    def die(*_, **__):
-        raise KeyboardInterrupt
-
-    saved = ["loss=ce", "training_args.save_steps=1", "training_args.logging_steps=1"]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "ntl.trainer.LabTrainer.evaluation_loop", die
-        )  # at step 2, after the checkpoint of step 1
-        assert run(*saved) == 130
-    file = Path("run/checkpoint-1/trainer_state.json")
-    file.write_text(re.sub('"seconds": [0-9.e-]+', '"seconds": 1000', file.read_text()))
-    assert run(*saved) == 0
-    assert 1000 <= written("run")["seconds"] < 1100  # rounded
-    assert trained_for("run") > 1000
-    assert written("run")["seconds"] == round(trained_for("run"), 1)  # without those of the answers
-    assert state("run")["global_step"] == 2
 
 
 def test_a_module_of_the_working_folder_does_not_hide_an_installed_one(folder, monkeypatch):
@@ -484,13 +452,7 @@ def test_runs_on_a_changed_table_are_refused_beside_earlier_ones_and_never_avera
 def test_a_row_is_recognized_however_its_question_is_written(change):
     pd.read_csv("t.csv").assign(c=1).to_csv("wider.csv", index=False)
     pd.read_csv("t.csv").rename(columns={"a": "A"}).to_csv("renamed.csv", index=False)
-    asked = ["dataset_args=tabular", "dataset_args.file=t.csv", "dataset_args.target=y"]
-    asked.append("dataset_args.columns=[a,b]")
-    configs = (
-        compose_config([*asked, *more, "dataset_args.test_size=20", "dataset_args.validation_size=20"])
-        for more in ([], change)
-    )
-    tasks = [config.dataset_args.read() for config in configs]
+    tasks = [_data(*more, "dataset_args.train_size=null") for more in ([], change)]
     known, again = (hash_rows([*task.train, *task.validation, *task.tests["test"]]) for task in tasks)
     assert np.isin(again, known).any(axis=1).all()
 

@@ -1,7 +1,4 @@
-"""Arithmetic in the format of the DeepMind mathematics dataset.
-
-Questions and answers are on alternating lines: "Calculate -4 - (5 + (3 - 6))." and "-6". The examples are
-read from files or drawn from a seeded generator of similar questions.
+"""Arithmetic of the DeepMind mathematics dataset, or similar: "Calculate -4 - (5 + (3 - 6))." -> "-6".
 
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
@@ -51,12 +48,10 @@ class Arithmetic(Data):
     data_seed: int = setting(0, "generated: random seed of the examples")
 
     def read(self) -> TaskData:
-        """Read or generate the examples.
+        """Read or generate examples of the three difficulties, and the tests of inter- and extrapolation.
 
-        Returns:
-            Training and validation examples of the three difficulties, an interpolation and an extrapolation
-            test. Generated training, validation and test sets have no expression in common. Training
-            expressions may repeat, as in the official files.
+        Generated training, validation and test sets have no expression in common. Training expressions may
+        repeat, as in the official files.
         """
         if self.data_dir is not None:
             return load_files(self, [Layout(FILES)], "Make them with `ntl prepare arithmetic`")

@@ -58,15 +58,12 @@ def map_pairs(path: Path) -> Mapped:
     Raises:
         UserError: See `read_pairs`.
     """
-    from datasets import Dataset  # slow
-    from datasets.exceptions import DatasetGenerationError
+    from datasets import Dataset, Features, Value  # slow
 
+    features = Features({"question": Value("string"), "answer": Value("string")})
     found = path.stat()
     source = {"path": path, "size": found.st_size, "modified": found.st_mtime_ns}
-    try:
-        return Mapped(Dataset.from_generator(_pairs, gen_kwargs=source))
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None
+    return Mapped(Dataset.from_generator(_pairs, features, gen_kwargs=source))
 
 
 def _pairs(path: Path, size: int, modified: int) -> Iterator[dict[str, str]]:
@@ -214,19 +211,14 @@ def load_files(
 def find_files(
     key: str, folder: Path, layouts: Sequence[Layout], advice: str
 ) -> tuple[dict[str, Path], Parse | None]:
-    """Find the files of the first complete layout in a folder.
-
-    Args:
-        key: The user's name for the setting that names the folder.
-        folder: The folder.
-        layouts: Layouts that the folder may have.
-        advice: What to do, for the error message.
+    """Find the files of the first complete layout in the folder that a setting names.
 
     Returns:
-        The paths of the layout's files, and how their lines are parsed.
+        The path of each split's file, and how its lines are parsed.
 
     Raises:
-        UserError: No layout is complete. The message lists the files that the nearest one lacks.
+        UserError: No layout is complete. The message lists the files that the nearest one lacks, and the
+            advice.
     """
     lacking: list[list[str]] = []
     for layout in layouts:

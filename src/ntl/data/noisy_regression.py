@@ -38,9 +38,8 @@ class NoisyRegression(Data):
     def read(self) -> TaskData:
         """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
 
-        Returns:
-            Training, validation and one test set. No test or validation question is in the training set.
-            `Example.expected` is the answer's median, which minimizes the mean absolute error.
+        No test or validation question is in the training set. `Example.expected` is the answer's median,
+        which minimizes the mean absolute error.
 
         Raises:
             UserError: The range of the integers has too few questions to hold out for validation and test.
@@ -56,8 +55,7 @@ class NoisyRegression(Data):
             raise UserError(
                 f"dataset_args.weights={weights} with integers from dataset_args.smallest={low} to "
                 f"dataset_args.largest={high} make {questions} questions; expected at least {4 * held_out}, "
-                "four times the number held out. Widen the range, or lower dataset_args.validation_size and "
-                "dataset_args.test_size."
+                "four times validation_size and test_size."
             )
 
         rng = np.random.default_rng(self.data_seed)

@@ -91,17 +91,15 @@ class Tabular(Data):
         return self.dataset_name if self.file == "sample" else Path(self.file).stem
 
     def read(self) -> TaskData:
-        """Read a table and split its rows.
+        """Read a table and split its rows into training, validation and one test set.
 
-        Returns:
-            Training, validation and one test set. Missing values are written as `?`. Left out, and counted in
-            `note`, are rows without a target, rows that repeat a question and its answer, and training rows
-            whose question is in the validation or test set. These are few in a split at random, which keeps
-            the rows of one question together.
+        Left out, and counted in `note`, are rows without a target, rows that repeat an earlier one, and
+        training rows whose question is in the validation or test set. These are few in a split at random,
+        which keeps the rows of one question together.
 
         Raises:
-            UserError: The file cannot be read, a column is missing, a target is not a finite number, or there
-                are too few rows.
+            UserError: The file cannot be read, the settings do not fit it or each other, a target is not a
+                finite number, or there are too few rows.
         """
         import pandas as pd  # slow
 
@@ -151,15 +149,7 @@ def read_columns(file: str | Path) -> tuple[pd.DataFrame, list[str]]:
 
 
 def write_questions(table: pd.DataFrame, settings: Tabular) -> list[str]:
-    """Write each row as a question.
-
-    Args:
-        table: The columns of the question, as texts.
-        settings: `prompt`, `names` and `target`.
-
-    Returns:
-        One question for each row. Missing values are written as `?` or, beside names, `unknown`.
-    """
+    """Write each row of texts as a question; missing values as `?` or, beside names, as `unknown`."""
     rows = table.fillna("unknown" if settings.names else "?").to_dict("records")
     if settings.prompt is not None:
         # The command line has no other way to write a line break.
@@ -172,11 +162,7 @@ def write_questions(table: pd.DataFrame, settings: Tabular) -> list[str]:
 
 
 def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
-    """Return the columns of the question.
-
-    Raises:
-        UserError: The settings do not fit the table, or each other.
-    """
+    """Return the columns of the question, after a check that all that are named are among the known."""
     key, columns = "columns", settings.columns or [name for name in known if name != settings.target]
     if settings.prompt is not None:
         if settings.columns or settings.names:
@@ -202,15 +188,14 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
 
 
 def _with_targets(table: pd.DataFrame, settings: Tabular) -> pd.DataFrame:
-    """Return the rows with a target; a UserError says which targets are no finite numbers."""
+    """Return the rows with a target, which has to be a finite number."""
     texts = table[settings.target].dropna()
     wrong = texts[~_are_numbers(texts)]
     if texts.empty or not wrong.empty:
         shown = ", ".join(f"{text!r} in row {row + 1}" for row, text in wrong[:_SHOWN].items())
         raise UserError(
-            f"{settings.file}: the target {settings.target!r} is a finite number in "
-            f"{len(texts) - len(wrong):,} of {len(table):,} rows, and something else in {len(wrong):,}"
-            f"{shown and ': '}{shown}. Rows where it is empty are left out."
+            f"{settings.file}: the target {settings.target!r} has to be a finite number; found "
+            f"{shown or 'nothing'}, {len(wrong):,} in all. Rows where it is empty are left out."
         )
     return table.loc[texts.index].reset_index(drop=True)
 
@@ -279,13 +264,12 @@ def _split(
         f"beyond dataset_args.rows={settings.rows}": len(distinct) - len(used),
         f"with {alike} of the validation or test set": len(used) - len(test) - len(validation) - len(train),
     }
-    needed, limit = settings.train_size or 1, "null" if settings.rows is None else settings.rows
-    if len(train) < needed:
+    if len(train) < (needed := settings.train_size or 1):
         raise UserError(
             f"{settings.file} has {len(train)} training rows without {alike} of the {for_validation} "
             f"validation and {for_test} test rows; expected dataset_args.train_size={needed}. What limits "
-            f"them is dataset_args.rows={limit}, validation_size, test_size, or a question that does "
-            f"not tell rows apart with dataset_args.significant_digits={settings.significant_digits}."
+            "them is dataset_args.rows, validation_size, test_size, or a question that does not tell rows "
+            "apart, as with few dataset_args.significant_digits."
         )
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings.train_size or len(train)) :]
@@ -319,11 +303,7 @@ def _answer(text: str) -> str:
 
 
 def _sortable(column: pd.Series) -> pd.Series:
-    """Read numbers, or dates of ISO 8601 such as 2026-11 or 2026-11-21T10:00.
-
-    Raises:
-        UserError: The column holds neither.
-    """
+    """Read numbers, or dates of ISO 8601 such as 2026-11 or 2026-11-21T10:00."""
     import pandas as pd  # slow
 
     if _are_numbers(column.dropna()).all():

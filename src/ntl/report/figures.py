@@ -1,6 +1,5 @@
 """Draw a report's two figures of each dataset, errors and learning curves, in the style of all figures."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -57,7 +56,6 @@ LOOKS = cycler(linestyle=["-", (0, (5, 2)), (0, (1.5, 1.5))]) * (
 )
 
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
-COLUMNS = 3
 # What is drawn on a test set, if errors are not shown in the unit of the answers: the first metric that all
 # runs have and that is not 0 everywhere.
 SHARES = ("exact_number", "accuracy", "exact_match")
@@ -109,21 +107,16 @@ def draw_errors(runs: pd.DataFrame) -> Figure | None:
     split = split[split["metric"] == split["test"].map(metrics)]
     is_noise = split["line"] == REFERENCES["noise"]
     labels = split[~is_noise].drop_duplicates("line").set_index("line")["row"]
-    columns = min(len(metrics), COLUMNS)
-    rows = math.ceil(len(metrics) / columns)
-    size = (3.6 * columns + 1.2, (0.34 * len(labels) + 1.2) * rows)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for ax in axes[len(metrics) :]:
-        ax.remove()
-    for i, (ax, (test, metric)) in enumerate(zip(axes, metrics.items(), strict=False)):
+    figure = Figure(figsize=(5.4, (0.34 * len(labels) + 1.2) * len(metrics)), layout="constrained")
+    axes = figure.subplots(len(metrics), squeeze=False)[:, 0]
+    for ax, (test, metric) in zip(axes, metrics.items(), strict=True):
         values = split[split["test"] == test].set_index("line")["value"].dropna()
         for y, (row, label) in enumerate(labels.items()):
             color = GRAY if row in REFERENCES.values() else looks[label]["color"]
             _plot_dots(ax, y, values[values.index == row], color)
         if REFERENCES["noise"] in values:
             ax.axvline(values[[REFERENCES["noise"]]].mean(), **FLOOR)
-        ax.set_yticks(range(len(labels)), labels.index if i % COLUMNS == 0 else [])
+        ax.set_yticks(range(len(labels)), labels.index)
         shown = find_metric(metric)
         ax.set(title=test, xlabel=f"{shown.heading}, {shown.unit}", ylim=(len(labels) - 0.4, -0.6))
         ax.set_xlim(left=0)
@@ -167,7 +160,6 @@ def draw_curves(runs: pd.DataFrame) -> Figure | None:
     if not known:
         return None
     figure = Figure(figsize=(4.2 * len(known), 3.4 + 0.18 * len(looks)), layout="constrained")
-    lines: dict[str, Any] = {}
     for ax, name in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
         shown = curves[curves["metric"] == name]
         for label, look in looks.items():
@@ -175,7 +167,7 @@ def draw_curves(runs: pd.DataFrame) -> Figure | None:
                 values = shown[shown["row"] == label].pivot(index="step", columns="seed", values="value")
                 values = values.dropna()  # steps that all seeds share
                 every = max(1, len(values) // 10)
-                (lines[label],) = ax.plot(values.median(axis=1), **look, ms=3.5, lw=1.5, markevery=every)
+                ax.plot(values.median(axis=1), **look, ms=3.5, lw=1.5, markevery=every, label=label)
                 low, high = values.min(axis=1), values.max(axis=1)
                 ax.fill_between(values.index, low, high, color=look["color"], alpha=0.1, lw=0)
         metric = find_metric(name)
@@ -183,6 +175,8 @@ def draw_curves(runs: pd.DataFrame) -> Figure | None:
         ax.set(title=metric.heading, ylabel=metric.unit, xlabel="updates")
         if name in ("mae", "median_mae"):
             _scale_errors(ax, runs, name)
+    pairs = (zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes)
+    lines = {label: line for panel in pairs for line, label in panel}
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=2, title=LINES_NOTE)
     return figure
 
@@ -198,7 +192,7 @@ def _scale_errors(ax: Axes, runs: pd.DataFrame, name: str) -> None:
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_formatter(NullFormatter())
     if "noise_mae" in at_end:
-        ax.axhline(floor, **FLOOR)
+        ax.axhline(floor, label="noise alone", **FLOOR)
 
 
 def save_figure(figure: Figure, path: Path) -> list[str]:

@@ -66,7 +66,7 @@ def report(
     name: str | None = None,
     contrasts: Sequence[Mapping[str, Any]] = (),
     margin: float = 5.0,
-    without: Mapping[Path, str] | None = None,
+    without: Mapping[Path, str] = {},
 ) -> None:
     """Collect runs, print the tables, and write tables and figures, replacing those of an earlier report.
 
@@ -85,7 +85,7 @@ def report(
     from ntl.report.tables import markdown_report
 
     planned = read_contrasts(contrasts)
-    table, left_out = read_runs(folders, name, without or {})
+    table, left_out = read_runs(folders, name, without)
     tested, missing = compare_rows(table, planned, margin)
     left_out += missing
     for line in left_out:

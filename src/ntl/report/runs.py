@@ -20,7 +20,7 @@ table as a file, `metrics.csv` or `metrics.csv.xz`, without undefined metrics. I
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -41,7 +41,7 @@ STEP = "validation, step "  # prefix of the test set of a row that was measured 
 
 
 def read_runs(
-    folders: Sequence[Path | str], name: str | None = None, without: Mapping[Path, str] | None = None
+    folders: Sequence[Path | str], name: str | None = None, without: Mapping[Path, str] = {}
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read all evaluations of one name in folders and their subfolders, or the packs of folders without any.
 
@@ -58,27 +58,25 @@ def read_runs(
     Raises:
         UserError: A folder does not exist, or nothing was found.
     """
-    excluded = {path.resolve(): reason for path, reason in (without or {}).items()}
-    parts, seen, asked = [], set(), name or "test"
-    left_out = [f"{path}: {reason}" for path, reason in (without or {}).items()]
+    excluded, asked = [path.resolve() for path in without], name or "test"
+    left_out = [f"{path}: {reason}" for path, reason in without.items()]
+    files: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if not folder.exists():
             raise UserError(
                 f"{folder} does not exist; expected a folder that is or contains a run, or a pack."
             )
-        for path, read in _find(folder, name):
-            if path.resolve() in seen or {*path.resolve().parents} & {*excluded}:
-                continue
-            seen.add(path.resolve())
-            try:
-                parts.append(read(path))
-            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                left_out.append(f"{path} cannot be read ({describe(error)})")
+        files |= {path.resolve(): path for path in _find(folder, name)}
         for run in sorted(path.parent for path in folder.rglob(HYDRA)):
-            if run.resolve() not in excluded and not any(
-                path.exists() for path in (run / asked / RESULTS, run / RESULTS)
-            ):
+            is_finished = (run / asked / RESULTS).exists() or (run / RESULTS).exists()
+            if not is_finished and run.resolve() not in excluded:
                 left_out.append(f"{run} has no finished evaluation named {asked}")
+    parts = []
+    for path in (path for each, path in files.items() if not {*each.parents} & {*excluded}):
+        try:
+            parts.append(_read_evaluation(path) if path.name == RESULTS else read_pack(path))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            left_out.append(f"{path} cannot be read ({describe(error)})")
     left_out = [*dict.fromkeys(left_out)]
     if not parts:
         found = "; ".join(left_out) or "Pass output folders of training"
@@ -89,15 +87,13 @@ def read_runs(
     return table.sort_values(["sweep", "job"], kind="stable", ignore_index=True), left_out
 
 
-def _find(folder: Path, name: str | None) -> Iterator[tuple[Path, Callable[[Path], pd.DataFrame]]]:
-    """Yield the files of a folder that hold results, with the functions that read them."""
+def _find(folder: Path, name: str | None) -> list[Path]:
+    """Return the files of a folder that hold results: evaluations or, without runs, packs."""
     own = sorted(folder.glob(RESULTS)) if name in (None, folder.resolve().name) else []
-    if evaluations := own + sorted(folder.rglob(f"{name or 'test'}/{RESULTS}")):
-        yield from ((path, _read_evaluation) for path in evaluations)
-        return
-    packs = [folder] if folder.is_file() else sorted(folder.glob(f"{PACK}*"))
-    if not any(folder.rglob(HYDRA)):  # beside runs, a pack is a report of them
-        yield from ((path, read_pack) for path in packs)
+    evaluations = own + sorted(folder.rglob(f"{name or 'test'}/{RESULTS}"))
+    if evaluations or any(folder.rglob(HYDRA)):  # beside runs, a pack is a report of them
+        return evaluations
+    return [folder] if folder.is_file() else sorted(folder.glob(f"{PACK}*"))
 
 
 def _read_evaluation(path: Path) -> pd.DataFrame:
@@ -142,11 +138,9 @@ def read_pack(path: Path) -> pd.DataFrame:
     """Read a pack, whose rows of a report are in the order of the file."""
     types: dict[str, type] = defaultdict(lambda: str, seed=int, value=float)
     table = pd.read_csv(path, dtype=types, keep_default_na=False)
-    if missing := [name for name in PACKED if name not in table]:
-        raise LookupError(f"no column {missing[0]}")
+    table[PACKED]  # a KeyError names a column that is missing
     order = pd.factorize(table["row"])[0]
-    table["task"] = table.get("task")
-    return table.assign(sweep=0.0, job=order, trained_on="", folder=str(path))
+    return table.assign(task=table.get("task"), sweep=0.0, job=order, trained_on="", folder=str(path))
 
 
 def pack(table: pd.DataFrame) -> pd.DataFrame:

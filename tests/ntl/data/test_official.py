@@ -5,10 +5,10 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from data_cases import splits, task, write
+from data_cases import task, write
 
 from ntl.data import DATASETS, Example
-from ntl.data.gsm8k import normalize, parse_problem
+from ntl.data.gsm8k import normalize
 from ntl.data.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
 from ntl.errors import UserError
 
@@ -29,7 +29,7 @@ def test_samples_have_the_prepared_layout(name):
     assert sizes == SIZES[name]
     assert data.number_metrics == (name != "multirc")
     assert data.final_answer_marker == ("####" if name == "gsm8k" else None)
-    assert splits(task(name, f"data_dir={SAMPLES / name}")) == splits(data)
+    assert task(name, f"data_dir={SAMPLES / name}").digest == data.digest
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -50,7 +50,7 @@ def test_mathematics_can_be_tested_by_module_whose_files_may_be_one_folder_deepe
         for at in ("sample", tmp_path)
     ]
     assert [*by_module[0].tests] == [*MODULES, *EXTRAPOLATE_MODULES]
-    assert splits(by_module[0]) == splits(by_module[1])
+    assert by_module[0].digest == by_module[1].digest
 
 
 PROBLEM = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}'
@@ -136,21 +136,12 @@ def test_jokes_become_questions_and_scores_become_answers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,080 and 2,520,000.50", "1080 and 2520000.50"),
         ("$80 000 + $1 500 000", "$80000 + $1500000"),
-        ("12 200-kilobyte videos", "12 200-kilobyte videos"),
-        ("days 4,5,6 and rooms 13,15,17", "days 4,5,6 and rooms 13,15,17"),
         ("1,2345 and 0,2", "1,2345 and 0,2"),
-        ("18*.5 = $.25, 00.10, -.5", "18*0.5 = $0.25, 00.10, -0.5"),
-        ("It is 5. Then 6.", "It is 5. Then 6."),
+        ("18*.5 = $.25, 00.10. Then 6.", "18*0.5 = $0.25, 00.10. Then 6."),
         ("in 2019 100 cars", "in 2019 100 cars"),
     ],
 )
 def test_numbers_in_problems_are_normalized(text, expected):
     assert normalize(text) == expected
     assert normalize(expected) == expected
-
-
-def test_annotations_of_problems_are_removed():
-    record = {"question": "How many?", "answer": "It is 48/2 = <<48/2=24>>24.\n#### 24"}
-    assert parse_problem(json.dumps(record)) == [("How many?", "It is 48/2 = 24.\n#### 24")]

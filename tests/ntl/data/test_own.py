@@ -15,6 +15,8 @@ ROWS = [Example("1 + 1 = ", "2")]
         (TaskData(ROWS, ROWS, {"validation": ROWS}), "validation"),
         (TaskData(ROWS, ROWS, {"train": ROWS}), "train"),
         (ROWS, "TaskData"),
+        (TaskData(ROWS, [("1", "2")], {}), "Example"),
+        (TaskData([Example("1", 2)], ROWS, {}), "Example"),
     ],
 )
 def test_what_is_no_task_of_texts_is_an_error(returned, named, monkeypatch):
