@@ -92,8 +92,7 @@ def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
 
     ids = torch.tensor(loss.vocabulary.token_ids, device=record.labels.device)
     is_number = torch.isin(record.labels, ids)
-    if loss.criterion is not None and loss.finds_numbers:
-        assert record.numbers is not None
+    if loss.criterion is not None and record.numbers is not None:
         numbers = LabelNumbers.unpack(record.numbers)
         of_numbers = "numbers" in reads_of(loss.criterion)
         is_number &= numbers.starts > 0 if of_numbers else numbers.length > 0
