@@ -225,8 +225,6 @@ class LanguageModel(AnsweringModel):
 
     def answer(self, questions: Texts, beams: int, max_new_tokens: int, past: Past = None) -> list[str]:
         """Answer the questions with beam search; see `AnsweringModel.answer`."""
-        if not questions:
-            return []
         batch = self._ask(questions)
         prompt = batch["input_ids"].shape[1] if self.decodes_only else 1
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens}

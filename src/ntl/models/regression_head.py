@@ -133,8 +133,6 @@ class RegressionHead(AnsweringModel):
 
     def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer with numbers, formatted as text; see `AnsweringModel.answer`."""
-        if not questions:
-            return []
         batch = self._pad([{"input_ids": prompt} for prompt in self.prompts(questions)])
         with evaluation_mode(self.model):
             inputs = {name: x.to(self.model.device) for name, x in batch.items()}

@@ -231,8 +231,6 @@ class Xval(AnsweringModel):
         A decoder-only model reads the whole row at each step, padded on the right, so that any causal model
         can be asked.
         """
-        if not questions:
-            return []
         prompts, written = self.prompts(questions), [list[Any]() for _ in questions]
         config, device, end = self.model.config, self.model.device, self.tokenizer.eos_token_id
         asked = {} if self.decodes_only else self._pad(prompts, device)
