@@ -92,8 +92,7 @@ def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
 
     ids = torch.tensor(loss.vocabulary.token_ids, device=record.labels.device)
     is_number = torch.isin(record.labels, ids)
-    if loss.criterion is not None and loss.finds_numbers:
-        assert record.numbers is not None
+    if loss.criterion is not None and record.numbers is not None:
         numbers = LabelNumbers.unpack(record.numbers)
         of_numbers = "numbers" in reads_of(loss.criterion)
         is_number &= numbers.starts > 0 if of_numbers else numbers.length > 0
@@ -107,13 +106,9 @@ def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
         UserError: They are not numbers, or do not differ.
     """
     from ntloss import HLGauss
-    from ntloss.numbers import parse_number
 
-    numbers: list[Any] = [parse_number(answer.strip(), "whole") for answer in answers]
     try:
-        if None in numbers:
-            raise ValueError(f"{answers[numbers.index(None)]!r} is not a number")
-        schedule = HLGauss.for_answers(numbers).schedule
+        schedule = HLGauss.for_answers(answers).schedule
     except ValueError as error:
         reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
         raise UserError(f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}.") from None

@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close, assert_identical
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.losses import library_options
@@ -14,7 +13,6 @@ from ntl.models.source import get_shape
 from ntl.models.xval import Xval
 from ntl.settings import LossSettings, ModelArgs, Weights, choose_loss
 from ntloss import NTLCrossEntropyLoss
-from ntloss.numbers.parsing import parse_number
 from ntloss.trainers.models import inputs_for_logits
 
 QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
@@ -22,7 +20,6 @@ ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
 GREEDY = (1, 12)  # beams, and the most new tokens
 BEAMS = (3, 12)
 NTL = LossSettings(criterion="ntl_was")
-CE = LossSettings()
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 
@@ -129,24 +126,3 @@ def save_pretrained_t5(folder, **config):
     model.save_pretrained(folder)
     make().tokenizer.save_pretrained(folder)
     return model
-
-
-def assert_the_same(built, other, generation=BEAMS):
-    """Check that two models have bitwise equal weights, the same loss and the same answers."""
-    assert_close(other.collate(rows_of(other)), built.collate(rows_of(built)))
-    assert_identical(other.model.state_dict(), built.model.state_dict())
-    built.model.eval()
-    other.model.eval()
-    losses = [loss_of(each, rows_of(each)) for each in (other, built)]
-    assert_close(*losses, ONE_COMPUTATION, scale=1)  # an overfitted model's loss is almost zero
-    answers = built.answer(QUESTIONS, *generation)
-    assert_same_answers(other.answer(QUESTIONS, *generation), answers)
-
-
-def assert_same_answers(found, expected):
-    """Check that answers are the same, up to the last digits of numbers that a head computes."""
-    for one, other in zip(found, expected, strict=True):
-        if one != other:
-            numbers = parse_number(one, "whole"), parse_number(other, "whole")
-            assert None not in numbers
-            assert numbers[0] == approx(numbers[1], TRAINED_BY_ADAM, scale=1)

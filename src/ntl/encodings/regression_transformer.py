@@ -75,24 +75,17 @@ class RegressionTransformerEncoding(SpelledEncoding):
     def spell(self, row: Sequence[int]) -> Iterator[int | str]:
         """Write the digits of each number in a row; see `format_placed_digits` for malformed ones."""
         number: list[PlacedDigit] = []
-        for token in row:
-            placed = self._placed.get(int(token))
+        for token in (*row, None):
+            placed = self._placed.get(token)
             if number and (placed is None or placed.place >= number[-1].place):
-                yield self._read(number)
+                text, well_formed = format_placed_digits(number)
+                self.ill_formed += not well_formed
+                yield text if placed is None else f"{text} "  # which separates two numbers
                 number = []
-                if placed is not None:
-                    yield " "  # separates two numbers
-            if placed is None:
-                yield int(token)
-            else:
+            if placed is not None:
                 number.append(placed)
-        if number:
-            yield self._read(number)
-
-    def _read(self, number: Sequence[PlacedDigit]) -> str:
-        text, well_formed = format_placed_digits(number)
-        self.ill_formed += not well_formed
-        return text
+            elif token is not None:
+                yield token
 
 
 def format_placed_digits(number: Sequence[PlacedDigit]) -> tuple[str, bool]:

@@ -225,8 +225,6 @@ class LanguageModel(AnsweringModel):
 
     def answer(self, questions: Texts, beams: int, max_new_tokens: int, past: Past = None) -> list[str]:
         """Answer the questions with beam search; see `AnsweringModel.answer`."""
-        if not questions:
-            return []
         batch = self._ask(questions)
         prompt = batch["input_ids"].shape[1] if self.decodes_only else 1
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
@@ -254,11 +252,9 @@ class LanguageModel(AnsweringModel):
             try:
                 read = number_quantiles(self.model, self._ask(questions), self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
-                wide = form is not None and not form.log
-                scale = " For long numbers, pass model_args.number_scale=log (scale=log)." if wide else ""
                 raise UserError(
-                    f"quantiles cannot be read from this model: {str(error).rstrip('.')}.{scale} "
-                    "Alternatively, pass evaluation.read=[greedy]."
+                    f"quantiles cannot be read from this model: {str(error).rstrip('.')}. Pass "
+                    "evaluation.read=[greedy], or model_args.number_scale=log for long padded numbers."
                 ) from error
         if form is None or not form.log:
             return read

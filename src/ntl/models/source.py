@@ -140,7 +140,16 @@ def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     """Read the configuration of the checkpoint or, from scratch, of the shape, and check that it fits."""
     if settings.model_name_or_path is None:
-        config = _config_of_shape(settings)
+        arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
+        config_class = type(AutoConfig.for_model(arguments.pop("model_type")))
+        # transformers would silently accept unknown arguments, and build another model than requested.
+        known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+        if unknown := [key for key in arguments if key not in known]:
+            raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
+        try:
+            config = config_class(**arguments)
+        except Exception as error:  # of many types
+            raise _unusable_shape(settings, error) from error
     else:
         expected = f"{_FILES}, or a name on the hub; {_INSTEAD}"
         with loading(CHECKPOINT_KEY, settings.model_name_or_path, expected):
@@ -164,17 +173,12 @@ def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     return config
 
 
-def _config_of_shape(settings: ModelArgs) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch, without the vocabulary."""
-    arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
-    config_class = type(AutoConfig.for_model(arguments.pop("model_type")))
-    # transformers would silently accept unknown arguments, and build another model than requested.
-    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
-    if unknown := [key for key in arguments if key not in known]:
-        raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
-    expected = f"a shape that transformers knows, given {arguments}"
-    with loading("model_args.config_name", settings.config_name, expected):
-        return config_class(**arguments)
+def _unusable_shape(settings: ModelArgs, error: Exception) -> UserError:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return UserError(
+        f"model_args.config_name={settings.config_name} with "
+        f"model_args.config_overrides={settings.config_overrides} cannot be built ({reason})."
+    )
 
 
 def get_shape(name: str) -> dict[str, Any]:
@@ -238,9 +242,11 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
         config.update({"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in special}})
         if config.model_type == "t5":
             config.decoder_start_token_id = tokenizer.pad_token_id
-        with loading("model_args.config_name", settings.config_name, "a shape that transformers knows"):
+        try:
             # Auto classes select the model by its configuration.
             return getattr(model_class, "from_config", model_class)(config).train()
+        except Exception as error:  # such as that of a Mamba with a regression head
+            raise _unusable_shape(settings, error) from error
     with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         model, found = model_class.from_pretrained(
             config.name_or_path,
@@ -281,13 +287,15 @@ def make_prompts(source: ModelSource, encoding: Any) -> Callable[[Sequence[str]]
         return encode
     plain = partial(encoding.encode, special_tokens=False)
 
-    def as_chat(question: str) -> str:
-        turns = [{"role": "user", "content": question}]
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-
     given = None if settings.separator is None else settings.separator.replace("\\n", "\n")
     if settings.chat_template:
-        return lambda questions: plain([as_chat(question) + (given or "") for question in questions])
+
+        def chats(questions: Sequence[str]) -> list[list[int]]:
+            turns = [[{"role": "user", "content": question}] for question in questions]
+            begun: Any = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            return plain([chat + (given or "") for chat in begun])
+
+        return chats
     line_break = plain(["\n"])[0]
     if not line_break or tokenizer.unk_token_id in line_break or "\n" not in encoding.decode([line_break])[0]:
         line_break = [tokenizer.eos_token_id]

@@ -14,6 +14,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Cache, PreTrainedConfig, T
 from transformers.utils.generic import ModelOutput
 
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
+from ntl.models.regression_head import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.models.source import (
     IGNORE,
     AnsweringModel,
@@ -24,7 +25,6 @@ from ntl.models.source import (
     evaluation_mode,
     make_prompts,
 )
-from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 
 
 @dataclass
@@ -64,44 +64,46 @@ class NumberTokens:
         is_number = input_ids == self.config.ntl["number_id"]
         return embedded * torch.where(is_number, scale, 1).unsqueeze(-1)
 
-    def predict(self: Any, states: Tensor) -> Tensor:
-        """Predict a standardized number with each state, `[batch, seq]`, float32."""
-        # bfloat16 would keep only three digits of a number.
-        with torch.autocast(states.device.type, enabled=False):
-            predicted: Tensor = self.number_head(states.to(self.number_head[0].weight.dtype))
-        return predicted.squeeze(-1).float()
-
-    def losses(
+    def finish(
         self: Any,
         logits: Tensor,
-        predicted: Tensor,
-        labels: Tensor,
+        states: Tensor,
+        labels: Tensor | None,
         values: Any,
         items: Tensor | None,
         count: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the loss, and the squared errors of the numbers, `[batch, seq]`.
+    ) -> XvalOutput:
+        """Predict standardized numbers and, with labels, compute the loss and the numbers' squared errors.
 
-        It is (cross-entropy + standardized squared error at `[NUM]`) / 2, each a mean over the whole update.
+        The loss is (cross-entropy + squared error at `[NUM]`) / 2, each a mean over the whole update.
 
         Args:
-            logits, predicted: Predictions of each label, `[batch, seq, vocab]` and `[batch, seq]`.
+            logits, states: Output of the language model, `[batch, seq, vocab]` and `[batch, seq, width]`. A
+                decoder-only model predicts the next labels.
             labels: Token ids, `[batch, seq]`, -100 where nothing is learned.
-            values: Values at `[NUM]`, `[batch, seq]`, float64.
+            values: Values at `[NUM]`, `[batch, seq]`, float64; given with the labels.
             items, count: Labels and `[NUM]` of the update. None: of this batch.
         """
+        # bfloat16 would keep only three digits of a number.
+        with torch.autocast(states.device.type, enabled=False):
+            numbers = self.number_head(states.to(self.number_head[0].weight.dtype)).squeeze(-1).float()
+        if labels is None:
+            return XvalOutput(logits=logits, numbers=numbers)
+        ahead, predicted = logits, numbers
+        if not self.config.is_encoder_decoder:
+            ahead, predicted, labels, values = logits[:, :-1], numbers[:, :-1], labels[:, 1:], values[:, 1:]
         is_number = labels == self.config.ntl["number_id"]
         items = (labels != IGNORE).sum() if items is None else items
         count = is_number.sum() if count is None else count
         ce = F.cross_entropy(
-            logits.flatten(0, 1).float(),
+            ahead.flatten(0, 1).float(),
             labels.flatten(),
             ignore_index=IGNORE,
             label_smoothing=self.label_smoothing if self.training else 0.0,
             reduction="sum",
         )
         errors = torch.where(is_number, (predicted - standardize(values, self.config)).square(), 0)
-        return (ce / items + errors.sum() / count.clamp(min=1)) / 2, errors
+        return XvalOutput((ce / items + errors.sum() / count.clamp(min=1)) / 2, logits, errors, numbers)
 
 
 class T5ForXval(NumberTokens, T5ForConditionalGeneration):
@@ -124,7 +126,7 @@ class T5ForXval(NumberTokens, T5ForConditionalGeneration):
         num_items_in_batch: Tensor | None = None,
         numbers_in_batch: Tensor | None = None,
     ) -> XvalOutput:
-        """Predict tokens and numbers and, with labels, compute the loss, see `NumberTokens.losses`.
+        """Predict tokens and numbers and, with labels, compute the loss, see `NumberTokens.finish`.
 
         Args:
             input_ids: Token ids of the questions, `[batch, question]`; not needed with `encoded`.
@@ -138,25 +140,19 @@ class T5ForXval(NumberTokens, T5ForConditionalGeneration):
         if labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             decoder_numbers = F.pad(label_numbers[:, :-1], (1, 0))
-        if encoded is None:
-            encoded = self.encoder(
-                inputs_embeds=self.embed(input_ids, numbers), attention_mask=attention_mask
-            ).last_hidden_state
-        decoded = self.decoder(
-            inputs_embeds=self.embed(decoder_input_ids, decoder_numbers),
-            encoder_hidden_states=encoded,
-            encoder_attention_mask=attention_mask,
+        output = super().forward(
+            inputs_embeds=self.embed(input_ids, numbers) if encoded is None else None,
+            encoder_outputs=None if encoded is None else (encoded,),
+            attention_mask=attention_mask,
+            decoder_inputs_embeds=self.embed(decoder_input_ids, decoder_numbers),
             past_key_values=cache,
             use_cache=use_cache,
+            output_hidden_states=True,
         )
-        states = decoded.last_hidden_state
-        scale = self.model_dim**-0.5 if self.config.scale_decoder_outputs else 1.0
-        logits, predicted = self.lm_head(states * scale), self.predict(states)
-        loss = errors = None
-        if labels is not None:
-            counts = num_items_in_batch, numbers_in_batch
-            loss, errors = self.losses(logits, predicted, labels, label_numbers, *counts)
-        return XvalOutput(loss, logits, errors, predicted, encoded, decoded.past_key_values)
+        counts, states = (num_items_in_batch, numbers_in_batch), output.decoder_hidden_states[-1]
+        found = self.finish(output.logits, states, labels, label_numbers, *counts)
+        found.encoded, found.cache = output.encoder_last_hidden_state, output.past_key_values
+        return found
 
 
 @cache
@@ -177,19 +173,15 @@ def causal_model(config_class: Any) -> Any:
             num_items_in_batch: Tensor | None = None,
             numbers_in_batch: Tensor | None = None,
         ) -> XvalOutput:
-            """Predict the next tokens and numbers of `[batch, seq]`; see `NumberTokens.losses`."""
+            """Predict the next tokens and numbers of `[batch, seq]`; see `NumberTokens.finish`."""
             output = super().forward(
                 inputs_embeds=self.embed(input_ids, numbers),
                 attention_mask=attention_mask,
                 use_cache=False,
                 output_hidden_states=True,
             )
-            logits, predicted = output.logits, self.predict(output.hidden_states[-1])
-            loss = errors = None
-            if labels is not None:
-                ahead = logits[:, :-1], predicted[:, :-1], labels[:, 1:], label_numbers[:, 1:]
-                loss, errors = self.losses(*ahead, num_items_in_batch, numbers_in_batch)
-            return XvalOutput(loss, logits, errors, predicted)
+            counts, states = (num_items_in_batch, numbers_in_batch), output.hidden_states[-1]
+            return self.finish(output.logits, states, labels, label_numbers, *counts)
 
     return CausalForXval
 
@@ -239,8 +231,6 @@ class Xval(AnsweringModel):
         A decoder-only model reads the whole row at each step, padded on the right, so that any causal model
         can be asked.
         """
-        if not questions:
-            return []
         prompts, written = self.prompts(questions), [list[Any]() for _ in questions]
         config, device, end = self.model.config, self.model.device, self.tokenizer.eos_token_id
         asked = {} if self.decodes_only else self._pad(prompts, device)

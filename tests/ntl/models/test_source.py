@@ -122,7 +122,8 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
         (DECODER, "a t5 cannot be used with model_args.family=decoder_only"),
         ({"config": GPT2}, "a gpt2 cannot be used with model_args.family=t5"),
         ({**DECODER, "config": {"model_type": "llama", "hidden_siz": 8}}, "Did you mean .*hidden_size"),
-        ({**DECODER, "config": {"model_type": "llama", "hidden_size": 30}}, "hidden_size"),
+        ({**DECODER, "config": {"model_type": "llama", "hidden_size": 30}}, "config_name=.*30"),
+        ({**DECODER, "head": "regression", "config": get_shape("mamba-tiny")}, "config_name=.*Mamba"),
     ],
 )
 def test_invalid_settings_of_a_model_are_errors(settings, named):
