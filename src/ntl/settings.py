@@ -418,10 +418,12 @@ def check(config: Config) -> None:
     term = f"model_args.number_token_loss=true with {by_keys}"
     function = f"{term} without model_args.number_token_loss_with_wasserstein=true"
     smoother = f"model_args.gaussian_label_smoother=true with {by_keys}"
+    is_name = re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name) is not None
     added = "loss.mode=add, because what replaces a part of cross-entropy is divided by all labels"
     # Keys whose value is not the default, what they need, and whether that is so.
     needs: list[tuple[str, str, bool]] = [
         ("training_args.output_dir", "a folder", training.output_dir != ""),
+        ("evaluation.name", "letters, digits, dots and hyphens, and no checkpoint- before them", is_name),
         ("training_args.do_only_eval", model, has_model),
         ("training_args.num_train_epochs", "training_args.max_steps=-1", training.max_steps == -1),
         ("training_args.fsdp", "a program without the lab, see examples/fsdp.py", False),
@@ -477,7 +479,12 @@ def choose_folder(kind: str, _root_: DictConfig) -> str:
         default = Path(own) if read_trained(own) else Path("outputs/evaluations", Path(own).name)
         return str(Path(training.output_dir or default, _root_.evaluation.name).expanduser())
     written = None if model.number_format == "plain" else str(model.number_format)
-    parts = (model.name, written, None if loss == OF_MODEL else loss, training.special_name)
+    if loss == OF_MODEL:
+        function = "was" if model.number_token_loss_with_wasserstein else model.number_token_loss_function
+        smoother = "gaussian" if model.gaussian_label_smoother else None
+        loss = f"ntl_{function or 'mse'}" if model.number_token_loss else None
+        loss = "_".join(filter(None, (smoother, loss)))
+    parts = (model.name, written, loss, training.special_name)
     name = "sweep" if kind == "sweep" else "_".join(filter(None, parts))
     default = Path("outputs", _root_.dataset_args.dataset_name, training.trial or "", name)
     return str(Path(training.output_dir or default).expanduser())

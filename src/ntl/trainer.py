@@ -66,11 +66,12 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         noise: LabelNoise | None = None,
         packed: bool = False,
     ):
-        self.examples, self._built, self.noise, self.packed = examples, built, noise, packed
+        self.examples, self._built, self.noise, self.packed = examples, built, noise, False
         self._rows: list[dict[str, Any]] | None = None
         if len(examples) <= AT_ONCE and noise is None:
             self.examples = list(examples)  # which may be memory-mapped
-            self._rows = self._encode(range(len(examples)))
+            self._rows = self.__getitems__(range(len(examples)))
+        self.packed = packed  # marks the rows of a batch, not those that are kept
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -80,20 +81,20 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, which a data loader asks for at once."""
-        rows = self._encode(indices) if self._rows is None else [self._rows[i] for i in indices]
+        if self._rows is None:
+            examples = [self.examples[i] for i in indices]
+            answers = [e.answer for e in examples]
+            if self.noise is not None:
+                answers = [self.noise.draw(answer, i) for answer, i in zip(answers, indices, strict=True)]
+            columns = self._built.encode([e.question for e in examples], answers)
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        else:
+            rows = [self._rows[i] for i in indices]
         if self.packed:
             rows = [{**row, PACKED: True} for row in rows]
         if self.number_weight is None:
             return rows
         return [{**row, "number_weights": [self.number_weight] * len(row["labels"])} for row in rows]
-
-    def _encode(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        examples = [self.examples[i] for i in indices]
-        answers = [e.answer for e in examples]
-        if self.noise is not None:
-            answers = [self.noise.draw(answer, i) for answer, i in zip(answers, indices, strict=True)]
-        columns = self._built.encode([e.question for e in examples], answers)
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def keep_states(self, frozen: UpperLayers) -> None:
         """Add what the frozen layers return to each row, unless it changes or takes too much memory."""
