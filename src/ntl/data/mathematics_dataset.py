@@ -102,7 +102,7 @@ class Prepare(Settings, ABC):
         f"data/{ARCHIVE}", "folder of the official files, or the one that holds this folder"
     )
     destination: str = setting(f"data/{ARCHIVE}", "folder of the files that are written")
-    overwrite: bool = setting(False, "true: existing files are replaced")
+    overwrite: bool = setting(False, "replace existing files")
     split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
 
     def find_archive(self) -> dict[str, list[Path]]:
