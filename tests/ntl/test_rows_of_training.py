@@ -53,22 +53,38 @@ def test_a_model_that_cannot_read_packed_rows_is_refused(shape):
         built.check_packing(rows_of(built))
 
 
-def test_packed_training_with_frozen_layers_is_padded_training(tmp_path, llama, capsys):
+def test_packed_training_with_frozen_layers_is_padded_training(tmp_path, llama, capsys, monkeypatch):
     # A loss that counts labels and numbers, and kept states of the frozen layers, must read packed batches.
+    shapes = {}
+
+    def step(self, model, inputs, *given, **options):
+        shapes.setdefault(name, set()).add(len(inputs["input_ids"]))
+        return training_step(self, model, inputs, *given, **options)
+
+    training_step = LabTrainer.training_step
+    monkeypatch.setattr(LabTrainer, "training_step", step)
     for name, more in {"padded": [], "packed": ["training_args.packed=true"]}.items():
         more += ["weights.trained_layers=1", "loss=ntl_was"]
         assert train(*command(tmp_path / name, llama, *more)) == 0, capsys.readouterr().err
+    assert shapes == {"padded": {6}, "packed": {1}}  # rows of a batch
     packed, padded = (tmp_path / name for name in ("packed", "padded"))
     assert logged(packed, "loss") == approx(logged(padded, "loss"), TRAINED_BY_ADAM)
     weights = [load_file(folder / "model.safetensors") for folder in (packed, padded)]
     assert_close(*weights, TRAINED_BY_ADAM)
 
 
-def test_a_killed_run_with_noise_continues_to_the_same_weights(tmp_path, llama, capsys):
+def test_a_killed_run_with_noise_continues_to_the_same_weights(tmp_path, llama, capsys, monkeypatch):
     # The labels of an epoch are drawn again by another process, in the middle of the epoch.
-    noise = ["loss=ce", "loss.label_noise=auto"]
+    noise, epochs, draw = ["loss=ce", "loss.label_noise=auto"], set(), LabelNoise.draw
+
+    def drawn(self, answer, row):
+        epochs.add(self.epoch)
+        return draw(self, answer, row)
+
+    monkeypatch.setattr(LabelNoise, "draw", drawn)
     whole, broken, clean = (tmp_path / name for name in ("whole", "broken", "clean"))
     assert train(*command(whole, llama, *noise)) == 0, capsys.readouterr().err
+    assert epochs == {0, 1, 2}
     save = LabTrainer._save_checkpoint
 
     def die(self, *given):

@@ -436,6 +436,19 @@ def test_runs_on_a_changed_table_are_refused_beside_earlier_ones_and_never_avera
     assert [*seeds_of("both").values()] == [1, 1]
 
 
+def test_an_evaluation_of_a_changed_table_is_not_taken_for_the_runs_own(finished, capsys):
+    honest = results("run")["test"]["mae"]
+    write_table("t.csv", factor=3)
+    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
+    other.append("model_args.config_overrides=null")
+    assert train("study.yaml", *other) == 2  # it would replace the run's own
+    assert "evaluation.name" in capsys.readouterr().err
+    assert train("study.yaml", *other, "evaluation.name=changed") == 0
+    write_table("t.csv")
+    assert run("loss=ce") == 0
+    assert results("run")["test"]["mae"] == honest
+
+
 @pytest.mark.parametrize(
     "change",
     [

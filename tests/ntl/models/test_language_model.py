@@ -1,12 +1,25 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from model_cases import ANSWERS, GPT2, GREEDY, QUESTIONS, loss_of, make, overfit, rows_of
-from tolerances import DISTRIBUTION, SAMPLED_TEXTS, assert_close
+from model_cases import (
+    ANSWERS,
+    GPT2,
+    GREEDY,
+    QUESTIONS,
+    gradient,
+    logits_of,
+    loss_of,
+    make,
+    overfit,
+    rows_of,
+)
+from tolerances import DISTRIBUTION, ONE_COMPUTATION, SAMPLED_TEXTS, TWO_PATHS, assert_close
 
 from ntl.encodings.digits import character_tokenizer
 from ntl.encodings.regression_transformer import numerical_encodings
+from ntl.settings import LossSettings
 from ntloss import NTLoss
+from ntloss.criteria import CRITERIA
 
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
@@ -83,6 +96,33 @@ def test_only_the_answer_contributes_to_the_loss(shape):
     ntl = NTLoss(built.vocabulary, reweigh=False)(logits, labels)
     numbers = torch.isin(labels, torch.tensor(built.vocabulary.token_ids)).float().mean()
     assert_close(loss_of(built, rows), F.cross_entropy(logits, labels) + 0.3 * numbers * ntl)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_every_criterion_of_the_library_can_be_minimized(criterion):
+    built = make()
+    loss = LossSettings(criterion, {"sigma": 1.0} if criterion == "hl_gauss" else {})
+    grads, found = gradient(built, rows_of(built), loss)
+    assert grads.isfinite().all()
+    assert found > loss_of(built, rows_of(built), LossSettings())
+
+
+def test_lora_changes_nothing_until_it_is_trained_and_its_merging_is_exact():
+    def logits(built):
+        with torch.no_grad():
+            return logits_of(built, rows_of(built), built.model.eval())[0]
+
+    plain, adapted = (make("t5-tiny", lora=rank) for rank in (None, 2))
+    assert_close(logits(adapted), logits(plain), ONE_COMPUTATION)
+    with torch.no_grad():
+        for name, weight in adapted.model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    trained = logits(adapted)
+    assert (trained - logits(plain)).abs().max() > 0.01
+    adapted.lora.merge()
+    assert_close(logits(adapted), trained, TWO_PATHS)
+    assert {*adapted.model.state_dict()} == {*plain.model.state_dict()}
 
 
 def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
