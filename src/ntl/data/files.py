@@ -233,5 +233,5 @@ def find_files(
         if not missing:
             return found, layout.parse
         lacking.append(missing)
-    nearest = min(lacking, key=len)
+    nearest = min(reversed(lacking), key=len)  # official files come last
     raise UserError(f"{key}={folder} lacks {shorten(', '.join(nearest), 300)}. {advice}")

@@ -24,7 +24,7 @@ class Rjokes(Data):
 
     def read(self) -> TaskData:
         """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
-        parsers = {".jsonl": parse_pair, ".tsv": parse_joke, ".tsv.gz": parse_joke}
+        parsers = {".jsonl": parse_pair, ".tsv.gz": parse_joke, ".tsv": parse_joke}
         files = {"train": "train", "validation": "dev", "test": "test"}
         layouts = [
             Layout({split: f"{file}{ending}" for split, file in files.items()}, parse)
