@@ -117,8 +117,9 @@ class LanguageModel(AnsweringModel):
         self.number_ids = self.vocabulary.token_ids
         if source.settings.number_format == "padded":
             self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
-        self.prompts = make_prompts(source, self.encoding)
+        self.prompts = self.encoding.encode
         if self.decodes_only:
+            self.prompts = make_prompts(source, self.encoding)
             self.model.generation_config.pad_token_id = self.tokenizer.pad_token_id
             if head := self.model.get_output_embeddings():
                 copy_views(head)

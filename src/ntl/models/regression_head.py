@@ -93,15 +93,16 @@ class RegressionHead(AnsweringModel):
 
     def __init__(self, source: ModelSource):
         self.tokenizer, self.head_loss = source.tokenizer, HEAD_LOSSES[source.settings.head_loss]
-        self.prompts = make_prompts(source, TextEncoding(self.tokenizer))
-        self.decodes_only = not source.config.is_encoder_decoder
+        encoding, self.decodes_only = TextEncoding(self.tokenizer), not source.config.is_encoder_decoder
         if self.decodes_only:
+            self.prompts = make_prompts(source, encoding)
             source.config.update({"num_labels": 1, "pad_token_id": self.tokenizer.pad_token_id})
             self.model = build_model(AutoModelForSequenceClassification, source, ["score."], **NO_STATISTICS)
             self.head = self.model.score
             if self.model.config.ntl["answer_mean"] is None:  # untrained: it answers with the mean
                 nn.init.zeros_(self.head.weight)
         else:
+            self.prompts = encoding.encode
             self.model = build_model(T5ForRegression, source, ["head."], **NO_STATISTICS)
             self.head = self.model.head
 

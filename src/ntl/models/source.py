@@ -275,16 +275,13 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
 
 
 def make_prompts(source: ModelSource, encoding: Any) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Make the function that encodes questions: for the encoder, or as the beginning of a sequence.
+    """Make the function that encodes questions for a decoder-only model.
 
-    The latter is a question or, with a chat template, a conversation up to the assistant's turn; the
-    separator follows. Its default is nothing in a chat or after white space, and otherwise a line break or,
-    if the tokenizer has none, its end token.
+    A prompt is a question or, with a chat template, a conversation up to the assistant's turn; the separator
+    follows. Its default is nothing in a chat or after white space, and otherwise a line break or, if the
+    tokenizer has none, its end token.
     """
-    settings, tokenizer, config = source
-    if config.is_encoder_decoder:
-        encode: Callable[[Sequence[str]], list[list[int]]] = encoding.encode
-        return encode
+    settings, tokenizer, _ = source
     plain = partial(encoding.encode, special_tokens=False)
 
     given = None if settings.separator is None else settings.separator.replace("\\n", "\n")

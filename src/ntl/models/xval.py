@@ -201,7 +201,7 @@ class Xval(AnsweringModel):
         kind: Any = type(source.config)
         model_class = causal_model(kind) if self.decodes_only else T5ForXval
         self.model = build_model(model_class, source, new=["number_head."], **own)
-        self.prompts = make_prompts(source, self.encoding)
+        self.prompts = make_prompts(source, self.encoding) if self.decodes_only else self.encoding.encode
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the numbers in the training answers; see `AnsweringModel.fit`."""
