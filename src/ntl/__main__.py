@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from ntl.errors import UserError, unknown_key
+from ntl.errors import CONTINUES, UserError, unknown_key
 from ntl.own import find_own_code
 
 # Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         message, code = f"{error}", 2
     except KeyboardInterrupt:
-        message, code = "interrupted. The same command continues.", 130
+        message, code = f"interrupted. {CONTINUES}", 130
     if os.environ.get("RANK", "0") == "0":  # under torchrun every process raises the same error
         print(f"ntl {command}: {message.rstrip()}", file=sys.stderr)
     return code

@@ -19,13 +19,13 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Quote, QuotedString
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from ntl.data.files import write_atomically
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 from ntl.layout import JOBS
 from ntl.own import find_own_code
 from ntl.run import run
@@ -149,8 +149,14 @@ class ReportCallback(Callback):
     """Checks keys and planned contrasts before the first run, and reports a sweep after its last."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the keys of a study, before Hydra writes anything."""
+        """Check the keys of a study and the folder of a run, before Hydra writes anything."""
         check_keys(map(str, config), OmegaConf.to_yaml(config))
+        if config.hydra.mode != RunMode.MULTIRUN:
+            folder = config.hydra.run.dir
+            with writing_to(
+                folder, "a folder that can be written to", "Pass another training_args.output_dir."
+            ):
+                Path(folder).mkdir(parents=True, exist_ok=True)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the contrasts and their margin, too, and tell the runs what they share."""
@@ -161,9 +167,16 @@ class ReportCallback(Callback):
         read_contrasts(contrasts)
         check_margin(config.margin)
         folder = config.hydra.sweep.dir  # one for all, also if the dataset is swept
-        Path(folder, JOBS).mkdir(parents=True, exist_ok=True)
+        with writing_to(folder, "a folder that can be written to", "Pass another training_args.output_dir."):
+            Path(folder, JOBS).mkdir(parents=True, exist_ok=True)
         self.sweep = time.time()
         given = OverridesParser.create().parse_overrides(config.hydra.overrides.task)
+        for each in given:
+            values = [*each.sweep_string_iterator()] if isinstance(each.value(), ChoiceSweep) else []
+            if repeated := [value for value in values if values.count(value) > 1]:
+                raise UserError(
+                    f"{each.key_or_group} has the value {repeated[0]} twice. Omit one of the two."
+                )
         fixed = [each.key_or_group for each in given if not each.is_sweep_override()]
         unnamed = [key for key in fixed if CHANGES.get(key, "model") != "model"]  # in the names of folders
         with read_write(config):

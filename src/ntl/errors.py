@@ -7,6 +7,11 @@ import difflib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+CONTINUES = (
+    "The same command continues from what is saved; omit training_args.overwrite_output_dir=true, which "
+    "starts again."
+)
+
 
 class UserError(SystemExit):
     """A user-fixable error, whose message says what was given, what was expected and what to do.

@@ -108,7 +108,10 @@ def _can_be_longer(before: Identity, now: Identity) -> bool:
     key = "training_args.max_steps"
     schedule, warmup = now["training_args.lr_scheduler_type"], now.get("training_args.warmup_steps", 0)
     is_open = schedule in OPEN_ENDED and (warmup == 0 or warmup >= 1)  # below 1, it is a share of the steps
-    return 0 < before[key] < now[key] and is_open and now["loss.criterion"] != "hl_gauss"
+    falls = now["loss.criterion"] == "hl_gauss" or not isinstance(
+        now.get("loss.label_noise"), int | float | None
+    )
+    return 0 < before[key] < now[key] and is_open and not falls
 
 
 def check_siblings(now: Identity, run: Path) -> None:
@@ -128,8 +131,11 @@ def check_siblings(now: Identity, run: Path) -> None:
 
 
 def _refused(model: Path, key: str, before: Identity, now: Identity) -> UserError:
+    reason = f"with {key}={before.get(key)!r}, and not {now.get(key)!r}"
+    if key in (DATA, ROWS, CODE):
+        reason = f"before the {key} changed"
     return UserError(
-        f"{model} was trained with another {key}: {before.get(key)!r} there, {now.get(key)!r} here. Pass "
+        f"{model} was trained {reason}. Pass "
         "another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
     )
 

@@ -6,5 +6,6 @@ CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 LEARNED_ROWS = "learned_rows.npy"  # beside the weights, see `ntl.identity.learned_rows`
 RESULTS = "metrics.json"  # written last: an evaluation whose folder holds it is finished
 PREDICTIONS = "predictions.jsonl"
+LOG = "train.log"
 JOBS = ".jobs"  # in a sweep's folder, with a file for each run
 PACK = "metrics.csv"  # of a report, which can stand for its runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,13 +135,15 @@ class LabelNoise:
 
     def __init__(self, answers: Sequence[str], width: Any, seed: int):
         try:
-            numbers = [float(Decimal(answer)) for answer in answers]
+            numbers = [Decimal(answer) for answer in answers]
         except InvalidOperation:
             raise UserError(
                 f"loss.label_noise={width} needs training answers that are numbers, such as -12.5. Omit it."
             ) from None
         try:
             found = choose_widths(answers) if width == AUTO else width
+            if isinstance(found, bool):
+                raise TypeError
             self.first, self.last = found if isinstance(found, list | tuple) else (found, found)
             NormalDist(0, min(self.first, self.last)).cdf(0)
         except (TypeError, ValueError, StatisticsError):
@@ -156,10 +159,14 @@ class LabelNoise:
         share = (self.epoch + 0.5) / self.epochs
         around = NormalDist(float(answer), self.first + (self.last - self.first) * share)
         drawn = random.Random(f"{self.seed} {self.epoch} {row}").uniform(
-            around.cdf(self.smallest), around.cdf(self.largest)
+            around.cdf(float(self.smallest)), around.cdf(float(self.largest))
         )
         places = max(0, -int(Decimal(answer).as_tuple().exponent))
-        return f"{around.inv_cdf(drawn):.{places}f}"
+        # In units of the last decimal, which is rounded within the range; a zero has no sign.
+        least = math.ceil(self.smallest.scaleb(places))
+        most = math.floor(self.largest.scaleb(places))
+        units = min(max(round(around.inv_cdf(drawn) * 10**places), least), most)
+        return f"{Decimal(units).scaleb(-places):f}"
 
 
 def in_any_unit(criterion: Criterion) -> Criterion:

@@ -32,6 +32,8 @@ def load_own(key: str, name: str) -> Any:
         UserError: It cannot be imported.
     """
     try:
+        if ":" not in name:
+            raise ValueError("it names no function")
         return resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(

@@ -1,8 +1,9 @@
 """`ntl train`: one run, from its settings to the metrics of its test sets.
 
-A run's folder holds its configuration (`.hydra`), what transformers' Trainer writes (checkpoints, the model,
-`trainer_state.json`), and a folder for each evaluation, see `ntl.evaluate.write_results`. The same command
-continues an interrupted run, unless it has `training_args.overwrite_output_dir=true`, which starts again.
+A run's folder holds the configuration of the latest command (`.hydra`), what transformers' Trainer writes
+(checkpoints, the model, `trainer_state.json`), and a folder for each evaluation, see
+`ntl.evaluate.write_results`. The same command continues an interrupted run, unless it has
+`training_args.overwrite_output_dir=true`, which starts again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 from ntl.evaluate import (
     Metrics,
     Result,
@@ -39,9 +40,20 @@ from ntl.identity import (
     learned_rows,
     leave_out_learned,
 )
-from ntl.layout import CHECKPOINT, PREDICTIONS, RESULTS, STATE
+from ntl.layout import CHECKPOINT, HYDRA, LOG, PREDICTIONS, RESULTS, STATE
 from ntl.losses import LabelNoise, add_loss, choose_widths
-from ntl.settings import AUTO, HEAD, Config, Evaluation, LossSettings, ModelArgs, Weights, check, read_trained
+from ntl.settings import (
+    AUTO,
+    HEAD,
+    PUBLISHED,
+    Config,
+    Evaluation,
+    LossSettings,
+    ModelArgs,
+    Weights,
+    check,
+    read_trained,
+)
 
 if TYPE_CHECKING:
     from ntl.data import TaskData
@@ -117,7 +129,10 @@ def run(config: Config, folder: Path, target: Path) -> tuple[dict[str, Metrics],
     results = answer_tests(trainer, data, config.evaluation)
     if arguments.should_save:
         description = describe_run(config, trainer, data)
-        earlier = read_results(target) or description  # whose place in reports the run keeps
+        own = [read_results(path.parent) for path in (trained or folder).glob(f"*/{RESULTS}")]
+        # A run keeps the place that it had in reports at first.
+        places = [each for each in (read_results(target), *own, description) if each is not None]
+        earlier = min(places, key=lambda each: (each["sweep"], each["job"]))
         description |= {key: earlier[key] for key in ("sweep", "job")}
         description |= {"seed": settings["training_args"]["seed"], "settings": settings}
         description |= {"model": os.path.relpath(trained or folder, target)}
@@ -155,15 +170,17 @@ def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | 
     check_siblings(learned, folder)
     if (folder / STATE).is_file() and not check_same(learned, folder):
         return folder, None
-    begun = {}
+    complete = {}
     for path in checkpoints:
-        if (path / STATE).is_file():  # written last
-            check_same(learned, path)
-            state = json.loads((path / STATE).read_text(encoding="utf-8"))
-            last = training.max_steps if training.max_steps > 0 else state["max_steps"]
-            if state["global_step"] < last:  # from the last step, transformers would train one step more
-                begun[state["global_step"]] = path
-    return None, begun[max(begun)] if begun else None
+        try:
+            complete[json.loads((path / STATE).read_text(encoding="utf-8"))["global_step"]] = path
+        except (OSError, ValueError):
+            continue  # training was killed before or while this file was written, which is the last one
+    if not complete:
+        return None, None
+    latest = complete[max(complete)]
+    check_same(learned, latest)
+    return None, latest
 
 
 def find_evaluation(identity: Mapping[str, Identity], model: Path, target: Path) -> dict[str, Metrics] | None:
@@ -237,12 +254,12 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
     rows["eval_dataset"] = EncodedRows(shown, built)
-    trainer = kind(
-        arguments,
-        built,
-        lambda examples: score_answers(built, examples, data, evaluation),
-        **rows,
-    )
+    try:
+        trainer = kind(
+            arguments, built, lambda examples: score_answers(built, examples, data, evaluation), **rows
+        )
+    except (RuntimeError, ImportError) as error:  # such as a tracker that is not installed
+        raise UserError(f"training_args cannot be used: {describe(error)}") from None
     add_loss(trainer, config)
     return trainer
 
@@ -273,14 +290,22 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
 
     Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
     """
-    if trainer.args.max_steps:
+    state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    # A run that counts epochs takes the number of steps from the checkpoint.
+    last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")
+    if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
         if (frozen := trainer.built.frozen) is not None:
             trainer.train_dataset.keep_states(frozen)
-        trainer.started = time.perf_counter()
-        if checkpoint is not None:
-            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-            trainer.started -= seconds_of(state["log_history"])
+        trainer.started = time.perf_counter() - seconds_of(state.get("log_history", ()))
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    elif checkpoint is not None:  # killed after its last step; transformers would train one step more
+        from transformers import TrainerState
+
+        best = state["best_global_step"] if trainer.args.load_best_model_at_end else None
+        trainer._load_from_checkpoint(
+            str(checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}"))
+        )
+        trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     if trainer.built.lora is not None:
         trainer.built.lora.merge()
         trainer.built.lora = None
@@ -299,6 +324,7 @@ def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) 
     given = found["settings"]
     own = {**given["model_args"], "model_name_or_path": str(folder_of_model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
+    own |= {key: getattr(ModelArgs, key) for key in PUBLISHED}  # `loss` says it, too
     model, loss = ModelArgs(**own), LossSettings(**given["loss"])
     names = {key: found[key] for key in ("label", "name")}
     trained = replace(config, model_args=model, loss=loss, weights=Weights(), **names)
@@ -333,9 +359,14 @@ def seconds_of(log_history: Iterable[Mapping[str, Any]]) -> float:
 
 def clear(folder: Path) -> None:
     """Remove a run's checkpoints and evaluations; files of others stay, and training replaces its own."""
-    evaluations = [
-        path.parent for path in folder.glob(f"*/{RESULTS}") if path.with_name(PREDICTIONS).is_file()
-    ]
-    for path in [*folder.glob(f"{CHECKPOINT}[0-9]*"), *evaluations]:
-        shutil.rmtree(path)
-    (folder / STATE).unlink(missing_ok=True)
+    for path in folder.glob(f"{CHECKPOINT}[0-9]*"):
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    for path in [path.parent for path in folder.glob(f"*/{RESULTS}")]:
+        if read_results(path) is not None:
+            for file in (RESULTS, PREDICTIONS, LOG):
+                (path / file).unlink(missing_ok=True)
+            shutil.rmtree(path / HYDRA, ignore_errors=True)
+            if not any(path.iterdir()):
+                path.rmdir()
+    for file in (STATE, "config.json"):  # by which a run is known
+        (folder / file).unlink(missing_ok=True)

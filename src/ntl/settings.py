@@ -238,7 +238,9 @@ class Evaluation(Settings):
     group = "evaluation."
 
     name: str = setting(
-        "test", "folder of the results, in that of the run; evaluating again replaces them", "nothing"
+        "test",
+        "folder of the results, in that of the run; evaluating again with other settings replaces them",
+        "nothing",
     )
     beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers", least=1)
     max_new_tokens: int = setting(
@@ -275,6 +277,7 @@ class Evaluation(Settings):
         return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
 
 
+ENCODINGS = ("none", HEAD, "rt", "xval")  # besides the user's own
 LONGEST = 180  # characters of a run's folder before the digest
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
@@ -412,6 +415,7 @@ def check(config: Config) -> None:
     same = "the same training_args.output_dir, from whose latest checkpoint the same command continues"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"
     digits = f"a language model that writes numbers in digits, which {name} does not"
+    encodings = f"to be {', '.join(ENCODINGS)} or module:function"
     padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
     head = "a regression head, such as model_args=pretrained_regression_head"
     by_keys, by_name = "loss=from_model_args", "a loss that is chosen by loss=NAME"
@@ -428,6 +432,7 @@ def check(config: Config) -> None:
         ("training_args.num_train_epochs", "training_args.max_steps=-1", training.max_steps == -1),
         ("training_args.fsdp", "a program without the lab, see examples/fsdp.py", False),
         ("training_args.resume_from_checkpoint", same, False),
+        ("model_args.number_encoding", encodings, own or args.number_encoding in ENCODINGS),
         ("model_args.family", model, has_model or args.family != "pretrained"),
         ("model_args.config_overrides", "model_args.model_name_or_path=null", not has_model),
         ("model_args.number_format", digits, writes or is_head),
@@ -473,7 +478,7 @@ def read_trained(model: str | Path) -> dict[str, Any] | None:
 def choose_folder(kind: str, _root_: DictConfig) -> str:
     """Return the folder of a `run` or a `sweep`: the resolver `ntl.folder` of Hydra's folders."""
     training, model = _root_.training_args, _root_.model_args
-    loss = _root_.hydra.runtime.choices.loss
+    loss, noise = _root_.loss.criterion, None if _root_.loss.label_noise is None else "label_noise"
     if kind == "run" and training.do_only_eval:
         own = str(model.model_name_or_path)
         default = Path(own) if read_trained(own) else Path("outputs/evaluations", Path(own).name)
@@ -484,7 +489,8 @@ def choose_folder(kind: str, _root_: DictConfig) -> str:
         smoother = "gaussian" if model.gaussian_label_smoother else None
         loss = f"ntl_{function or 'mse'}" if model.number_token_loss else None
         loss = "_".join(filter(None, (smoother, loss)))
-    parts = (model.name, written, loss, training.special_name)
+    loss = re.sub(r"[^\w.-]+", "-", _root_.hydra.runtime.choices.loss if loss is None else loss)
+    parts = (model.name, written, loss, noise, training.special_name)
     name = "sweep" if kind == "sweep" else "_".join(filter(None, parts))
     default = Path("outputs", _root_.dataset_args.dataset_name, training.trial or "", name)
     return str(Path(training.output_dir or default).expanduser())

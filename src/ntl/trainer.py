@@ -175,7 +175,7 @@ class LabTrainer(Trainer):
         return batches, items
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """Weigh the numbers of an evaluation for the paper's mean."""
+        """Ask all questions, also with `dataloader_drop_last`, and weigh numbers for the paper's mean."""
         rows: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         handle = self.of_numbers
         if handle is not None and handle.loss.criterion is not None and rows.number_weight is None:
@@ -183,7 +183,11 @@ class LabTrainer(Trainer):
             parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
             batches = [self.built.collate(rows.__getitems__([*part])) for part in parts]
             rows.number_weight = self._number_weight(handle, batches)
-        return super().get_eval_dataloader(eval_dataset)
+        before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = before
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Evaluate by the loss and the answers.

@@ -66,6 +66,8 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
         )
     with loading(key, name, "a folder with tokenizer.json or spiece.model, or a name on the hub"):
         tokenizer: Any = AutoTokenizer.from_pretrained(locate(name, TOKENIZERS), trust_remote_code=False)
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"{key}={name} is a {type(tokenizer).__name__}; expected one with a tokenizer.json.")
     return tokenizer
 
 

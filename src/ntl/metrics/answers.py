@@ -66,7 +66,7 @@ def number_scores(
     `spearman`            rank correlation, with mean ranks for ties; NaN if either side is constant
     ===================== =======================================================================
 
-    All but the first eight are over valid texts. Report them together with `invalid_rate`: a model that
+    All but the first seven are over valid texts. Report them together with `invalid_rate`: a model that
     answers only easy questions has a small error.
 
     Args:

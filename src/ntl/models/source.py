@@ -282,6 +282,11 @@ def make_prompts(source: ModelSource, encoding: Any) -> Callable[[Sequence[str]]
     tokenizer has none, its end token.
     """
     settings, tokenizer, _ = source
+    if settings.chat_template and tokenizer.chat_template is None:
+        raise UserError(
+            "model_args.chat_template=true, but the tokenizer has no chat template; expected that of an "
+            "instruct model. Omit it."
+        )
     plain = partial(encoding.encode, special_tokens=False)
 
     given = None if settings.separator is None else settings.separator.replace("\\n", "\n")

@@ -73,11 +73,11 @@ def fill_page(text: str, table: pd.DataFrame | None) -> str:
 def _make(given: str, table: pd.DataFrame | None) -> pd.DataFrame:
     try:
         block = Block(**yaml.safe_load(given))
-    except TypeError as error:
+        if block.evidence:
+            groups = yaml.safe_load(Path(block.evidence).read_text("utf-8"))
+            return pd.DataFrame([row for group in groups for row in claim_rows(**group)])
+    except TypeError as error:  # a key that is unknown, or that is missing
         raise UserError(f"{START}{given} --> ({error}); expected keys such as study: FILE.") from None
-    if block.evidence:
-        groups = yaml.safe_load(Path(block.evidence).read_text("utf-8"))
-        return pd.DataFrame([row for group in groups for row in claim_rows(**group)])
     if not block.study or table is None:
         raise UserError(
             f"{START}{given} --> has no study or no runs; expected study: FILE, whose names are the rows, "

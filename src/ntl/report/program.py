@@ -56,8 +56,12 @@ def write_into(page: Path, folders: Sequence[Path], name: str | None = None) -> 
     table, left_out = read_runs(folders, name) if folders else (None, [])
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
+    try:
+        text = fill_page(page.read_text("utf-8"), table)
+    except OSError as error:
+        raise UserError(f"{error.filename or page} cannot be read ({error.strerror}).") from None
     with writing_to(page, "a page", "Choose another one."):
-        page.write_text(fill_page(page.read_text("utf-8"), table), encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
 
 
 def report(
