@@ -151,12 +151,14 @@ class ReportCallback(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the keys of a study and the folder of a run, before Hydra writes anything."""
         check_keys(map(str, config), OmegaConf.to_yaml(config))
-        if config.hydra.mode != RunMode.MULTIRUN:
-            folder = config.hydra.run.dir
-            with writing_to(
-                folder, "a folder that can be written to", "Pass another training_args.output_dir."
-            ):
+        folder = config.hydra.run.dir
+        try:
+            if config.hydra.mode != RunMode.MULTIRUN:
                 Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be written ({error.strerror}). Pass another training_args.output_dir."
+            ) from None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the contrasts and their margin, too, and tell the runs what they share."""

@@ -296,7 +296,7 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
     if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
         if (frozen := trainer.built.frozen) is not None:
             trainer.train_dataset.keep_states(frozen)
-        trainer.started = time.perf_counter() - seconds_of(state.get("log_history", ()))
+        trainer.started = time.perf_counter() - (seconds_of(state["log_history"]) if state else 0.0)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     elif checkpoint is not None:  # killed after its last step; transformers would train one step more
         from transformers import TrainerState
