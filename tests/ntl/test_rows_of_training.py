@@ -113,7 +113,17 @@ def test_noise_falls_from_epoch_to_epoch_within_the_range_of_the_answers():
     assert found == pytest.approx([8.5, 5.5, 2.5], rel=0.1)  # of 500 draws
 
 
-@pytest.mark.parametrize("width", ["wide", 0, [4, -1], [1, 2, 3], {"sigma": 4}])
+def test_noise_is_rounded_as_its_answer_within_the_range_of_all():
+    answers = ["-0.4", "3", "7.5", "0"]
+    noise = LabelNoise(answers, 4.0, seed=0)
+    for answer in answers:
+        drawn = {noise.draw(answer, row) for row in range(200)}
+        assert {len(label.partition(".")[2]) for label in drawn} == {len(answer.partition(".")[2])}
+        assert -0.4 <= min(map(float, drawn)) <= max(map(float, drawn)) <= 7.5
+        assert not {"-0", "-0.0"} & drawn
+
+
+@pytest.mark.parametrize("width", ["wide", 0, [4, -1], [1, 2, 3], {"sigma": 4}, True])
 def test_a_width_that_is_none_is_refused(width):
     with pytest.raises(UserError, match="label_noise"):
         LabelNoise(["1", "2"], width, seed=0)
