@@ -40,6 +40,8 @@ GRADIENT_TOLERANCE = {
 OF_LOGITS = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 # A parameter that is fitted to drawn rows, against the one that they were drawn with.
 OF_DRAWN_ROWS = 0.03
+# The standard deviation of 500 draws, against that of the distribution.
+OF_DRAWS = 0.1
 # Readings of one distribution with vocabularies of which one has a token more.
 OTHER_TOKENS = 0.04
 # A float32 gradient that is a difference of almost equal terms.

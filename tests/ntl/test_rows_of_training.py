@@ -7,7 +7,7 @@ from model_cases import ANSWERS, QUESTIONS, gradient, make, rows_of, save_pretra
 from published_commands import scaled_down
 from runs import logged, train
 from safetensors.torch import load_file
-from tolerances import GRADIENT_OF_MODEL, TRAINED_BY_ADAM, approx, assert_close
+from tolerances import GRADIENT_OF_MODEL, OF_DRAWS, TRAINED_BY_ADAM, approx, assert_close
 
 from ntl.errors import UserError
 from ntl.losses import LabelNoise
@@ -110,7 +110,7 @@ def test_noise_falls_from_epoch_to_epoch_within_the_range_of_the_answers():
         assert drawn == [noise.draw(answer, row) for row, answer in enumerate(answers)]
         assert all(0 <= float(label) <= 100 and label[-3] == "." for label in drawn)
         found.append(statistics.stdev(map(float, drawn[2:])))
-    assert found == pytest.approx([8.5, 5.5, 2.5], rel=0.1)  # of 500 draws
+    assert found == approx([8.5, 5.5, 2.5], OF_DRAWS)
 
 
 def test_noise_is_rounded_as_its_answer_within_the_range_of_all():
