@@ -39,6 +39,7 @@ def train(folder, model, split):
     if processes == 1:
         assert main(["train", *overrides]) == 0
     else:
+        folder.mkdir()
         printed_by(ROOT / PROGRAM, overrides, folder, processes)
     run = folder / "run"
     return torch.tensor(logged(run, "loss")), load_file(run / "model.safetensors"), results(run)
