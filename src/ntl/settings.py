@@ -372,8 +372,9 @@ def name_model(args: ModelArgs, loss: LossSettings, choice: str | None) -> tuple
     name = chosen or loss.criterion or "ce"
     if args.number_encoding == HEAD:
         model, title, name = f"{model} regression head", "", "head"
-    noise = "" if loss.label_noise is None else "label noise"
-    return " + ".join(filter(None, (model, title, noise))), f"{name}{noise and '_label_noise'}"
+    if loss.label_noise is not None:
+        title, name = f"{title} + label noise".removeprefix(" + "), f"{name}_label_noise"
+    return " + ".join(filter(None, (model, title))), name
 
 
 def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:
@@ -478,19 +479,16 @@ def read_trained(model: str | Path) -> dict[str, Any] | None:
 def choose_folder(kind: str, _root_: DictConfig) -> str:
     """Return the folder of a `run` or a `sweep`: the resolver `ntl.folder` of Hydra's folders."""
     training, model = _root_.training_args, _root_.model_args
-    loss, noise = _root_.loss.criterion, None if _root_.loss.label_noise is None else "label_noise"
     if kind == "run" and training.do_only_eval:
         own = str(model.model_name_or_path)
         default = Path(own) if read_trained(own) else Path("outputs/evaluations", Path(own).name)
         return str(Path(training.output_dir or default, _root_.evaluation.name).expanduser())
     written = None if model.number_format == "plain" else str(model.number_format)
-    if loss == OF_MODEL:
-        function = "was" if model.number_token_loss_with_wasserstein else model.number_token_loss_function
-        smoother = "gaussian" if model.gaussian_label_smoother else None
-        loss = f"ntl_{function or 'mse'}" if model.number_token_loss else None
-        loss = "_".join(filter(None, (smoother, loss)))
-    loss = re.sub(r"[^\w.-]+", "-", _root_.hydra.runtime.choices.loss if loss is None else loss)
-    parts = (model.name, written, loss, noise, training.special_name)
+    loss = choose_loss(*map(OmegaConf.to_object, (_root_.loss, model)))  # type: ignore[arg-type]
+    choice = _root_.hydra.runtime.choices.loss
+    named = loss.criterion or ("" if choice == OF_MODEL else choice)
+    noise = None if loss.label_noise is None else "label_noise"
+    parts = (model.name, written, re.sub(r"[^\w.-]+", "-", named), noise, training.special_name)
     name = "sweep" if kind == "sweep" else "_".join(filter(None, parts))
     default = Path("outputs", _root_.dataset_args.dataset_name, training.trial or "", name)
     return str(Path(training.output_dir or default).expanduser())
