@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from ntl.data.files import write_atomically
-from ntl.errors import UserError, writing_to
+from ntl.errors import UserError
 from ntl.layout import JOBS
 from ntl.own import find_own_code
 from ntl.run import run
@@ -149,12 +149,12 @@ class ReportCallback(Callback):
     """Checks keys and planned contrasts before the first run, and reports a sweep after its last."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the keys of a study and the folder of a run, before Hydra writes anything."""
+        """Check the keys of a study and make the folder, before Hydra writes anything."""
         check_keys(map(str, config), OmegaConf.to_yaml(config))
-        folder = config.hydra.run.dir
+        is_sweep = config.hydra.mode == RunMode.MULTIRUN
+        folder = Path(config.hydra.sweep.dir, JOBS) if is_sweep else Path(config.hydra.run.dir)
         try:
-            if config.hydra.mode != RunMode.MULTIRUN:
-                Path(folder).mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be written ({error.strerror}). Pass another training_args.output_dir."
@@ -164,13 +164,11 @@ class ReportCallback(Callback):
         """Check the contrasts and their margin, too, and tell the runs what they share."""
         from ntl.report.contrasts import check_margin, read_contrasts
 
-        self.on_run_start(config)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         read_contrasts(contrasts)
         check_margin(config.margin)
+        self.on_run_start(config)
         folder = config.hydra.sweep.dir  # one for all, also if the dataset is swept
-        with writing_to(folder, "a folder that can be written to", "Pass another training_args.output_dir."):
-            Path(folder, JOBS).mkdir(parents=True, exist_ok=True)
         self.sweep = time.time()
         given = OverridesParser.create().parse_overrides(config.hydra.overrides.task)
         for each in given:
