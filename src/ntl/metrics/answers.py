@@ -94,14 +94,14 @@ def number_scores(
     answered, asked = (np.isfinite(x) for x in clipped)
     valid = asked & answered
     counts = {
-        "exact_number": _mean(np.array(equal)[~np.isnan(t)]),
+        "exact_number": mean_of(np.array(equal)[~np.isnan(t)]),
         "count": len(texts),
         "skipped": int((~asked).sum()),
         "invalid": int((asked & ~valid).sum()),
-        "invalid_rate": _mean(~valid[asked]),
+        "invalid_rate": mean_of(~valid[asked]),
         "exact_match": exact_match(texts, answers),
-        "accuracy": _mean((close & valid)[asked]),
-        "accuracy_of_valid": _mean(close[valid]),
+        "accuracy": mean_of((close & valid)[asked]),
+        "accuracy_of_valid": mean_of(close[valid]),
     }
     p, t = (x[valid] for x in clipped)
     logs = _errors(_log(p), _log(t))
@@ -133,8 +133,8 @@ def paper_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, floa
     p, t = last_numbers(texts).clip(-PAPERS_CLIP, PAPERS_CLIP), last_numbers(answers)
     errors = np.abs(_log(p) - _log(t))
     return {
-        "paper_accuracy": _mean(np.isclose(p, t)[~np.isnan(t)]),
-        "paper_log_mae": _mean(errors[~np.isnan(errors)]),
+        "paper_accuracy": mean_of(np.isclose(p, t)[~np.isnan(t)]),
+        "paper_log_mae": mean_of(errors[~np.isnan(errors)]),
     }
 
 
@@ -197,7 +197,7 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float
 
 def exact_match(texts: Sequence[str], answers: Sequence[str]) -> float:
     """Return the share of equal texts, ignoring surrounding white space."""
-    return _mean(
+    return mean_of(
         np.array([text.strip() == answer.strip() for text, answer in zip(texts, answers, strict=True)])
     )
 
@@ -233,7 +233,8 @@ def _exact(text: str) -> Decimal | str:
         return number
 
 
-def _mean(values: np.ndarray) -> float:
+def mean_of(values: np.ndarray) -> float:
+    """Return the mean of values, NaN without any."""
     return float(values.mean()) if len(values) else math.nan
 
 

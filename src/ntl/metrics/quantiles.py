@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ntl.data import PAPERS_CLIP, format_number
-from ntl.metrics.answers import last_numbers, number_scores
+from ntl.metrics.answers import last_numbers, mean_of, number_scores
 from ntl.metrics.registry import reading_metric
 
 SPACED = 20
@@ -126,7 +126,7 @@ def crps(quantiles: ArrayLike, true: ArrayLike, levels: ArrayLike) -> float:
     error = at[known, None] - predicted[known]
     pinball = np.maximum(tau * error, (tau - 1) * error)
     weights = np.diff([0.0, *(tau[1:] + tau[:-1]) / 2, 1.0])
-    return _mean(2 * (pinball * weights).sum(axis=-1))
+    return mean_of(2 * (pinball * weights).sum(axis=-1))
 
 
 def interval_metrics(
@@ -153,8 +153,4 @@ def interval_metrics(
     low, high, at = low[known], high[known], at[known]
     outside = np.maximum(low - at, 0) + np.maximum(at - high, 0)
     score = high - low + 2 / (1 - share) * outside
-    return _mean(outside == 0), _mean(high - low), _mean(score)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else math.nan
+    return mean_of(outside == 0), mean_of(high - low), mean_of(score)
