@@ -100,8 +100,12 @@ def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
     return torch.stack([(record.labels >= 0).sum(), is_number.sum()])
 
 
-def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
-    """Return the first and the last sigma of HL-Gauss for training answers, as the model writes them.
+def choose_widths(answers: Sequence[str], given: str) -> tuple[float, float]:
+    """Return the first and the last sigma of HL-Gauss for training answers.
+
+    Args:
+        answers: The answers, for targets as the model writes them.
+        given: The setting that asks for it.
 
     Raises:
         UserError: They are not numbers, or do not differ.
@@ -111,8 +115,8 @@ def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
     try:
         schedule = HLGauss.for_answers(answers).schedule
     except ValueError as error:
-        reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
-        raise UserError(f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}.") from None
+        reason = f"{given} does not fit the training answers: {error}"
+        raise UserError(f"{reason.rstrip('.')}. Pass a number, such as 1.0, in place of auto.") from None
     assert schedule is not None  # `for_answers` makes one
     return schedule
 
@@ -141,7 +145,7 @@ class LabelNoise:
                 f"loss.label_noise={width} needs training answers that are numbers, such as -12.5. Omit it."
             ) from None
         try:
-            found = choose_widths(answers) if width == AUTO else width
+            found = choose_widths(answers, "loss.label_noise=auto") if width == AUTO else width
             if isinstance(found, bool):
                 raise TypeError
             self.first, self.last = found if isinstance(found, list | tuple) else (found, found)

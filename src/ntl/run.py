@@ -224,24 +224,26 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
     built = build(config.model_args, config.weights if learned is not None else None, arguments.seed)
     if data.note:
         log.info(data.note)
+    rows: dict[str, Any] = {}
     if learned is not None:
         built.fit(example.answer for example in data.train)
         # What continues and evaluates the model reads how it was trained.
         trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
         trained["identity"] = dict(learned)
         if config.loss.options.get("sigma") == AUTO and built.number_ids:
-            trained["sigma"] = choose_widths(built.write([e.answer for e in data.train]))
+            trained["sigma"] = choose_widths(
+                built.write([e.answer for e in data.train]), "loss.options={sigma: auto}"
+            )
         # A new dictionary: copies of the configuration share the old one.
         built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-    rows: dict[str, Any] = {}
-    if learned is not None:
-        packed, noise = config.training_args.packed, None
+        noise = None
         if config.loss.label_noise is not None:
             answers = [example.answer for example in data.train]
             noise = LabelNoise(answers, config.loss.label_noise, arguments.seed)
-        rows["train_dataset"] = EncodedRows(data.train, built, noise, packed)
-        if packed:
+        rows["train_dataset"] = EncodedRows(data.train, built, noise)
+        if config.training_args.packed:
             built.check_packing(rows["train_dataset"].__getitems__(range(min(2, len(data.train)))))
+            rows["train_dataset"].packed = True
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer

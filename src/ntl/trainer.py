@@ -51,27 +51,21 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         examples: The examples.
         built: The model, which encodes them.
         noise: Draws their answers anew in each epoch. Default: they stay as they are.
-        packed: Whether a batch of them is one row, see `LanguageModel.pack`.
 
     Attributes:
+        packed: Whether a batch of them is one row, see `LanguageModel.pack`. Default: it is not.
         number_weight: Factor of the number term at all labels, None for 1; see `LabTrainer.of_numbers`.
     """
 
+    packed = False
     number_weight: float | None = None
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        built: AnsweringModel,
-        noise: LabelNoise | None = None,
-        packed: bool = False,
-    ):
-        self.examples, self._built, self.noise, self.packed = examples, built, noise, False
+    def __init__(self, examples: Sequence[Example], built: AnsweringModel, noise: LabelNoise | None = None):
+        self.examples, self._built, self.noise = examples, built, noise
         self._rows: list[dict[str, Any]] | None = None
         if len(examples) <= AT_ONCE and noise is None:
             self.examples = list(examples)  # which may be memory-mapped
             self._rows = self.__getitems__(range(len(examples)))
-        self.packed = packed  # marks the rows of a batch, not those that are kept
 
     def __len__(self) -> int:
         return len(self.examples)
