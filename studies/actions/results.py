@@ -27,6 +27,8 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 """Whose tuning runs choose the rate of runs of so many steps."""
+TUNED = {500: RATES, 4000: RATES[:3]}
+"""The rates that are tuned after so many steps."""
 TUNING = (100, 101)
 DECIDING = tuple(range(12))
 RANGE = tuple(range(200, 212))
@@ -97,7 +99,7 @@ def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     return {
         key: group.groupby("rate")["log_ratio"].mean().idxmin()
         for key, group in groups
-        if len(group) == len(RATES) * len(TUNING)
+        if len(group) == len(TUNED[key[2]]) * len(TUNING)
     }
 
 

@@ -42,6 +42,7 @@ from studies.actions.results import (
     RATES,
     RESULTS,
     SMOLLM2,
+    TUNED,
     TUNED_AT,
     TUNING,
     chosen_rates,
@@ -77,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def rates_of(outputs: Path, environment: str, arm: str, steps: int, seed: int) -> Sequence[float]:
     """Return the learning rates of a seed's runs."""
     if arm in PRETRAINED:
-        return RATES[1::-1]
+        return RATES[:1]
     if seed in (*TUNING, *RANGE):
-        return RATES
+        return TUNED[TUNED_AT[steps]]
     chosen = chosen_rates(merge(RESULTS / "runs.jsonl.xz", outputs, KEY))
     if (environment, arm, TUNED_AT[steps]) not in chosen:
         raise SystemExit(f"{environment}, {arm}: make the tuning runs of {TUNED_AT[steps]} steps first.")
