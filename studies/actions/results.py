@@ -27,6 +27,8 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 """Whose tuning runs choose the rate of runs of so many steps."""
+PAIRS = {"point": 600, "pendulum": 10_000, "reach": 10_000}
+"""Of each environment, but where the number of pairs is what is compared."""
 TUNED = {500: RATES, 4000: RATES[:3]}
 """The rates that are tuned after so many steps."""
 TUNING = (100, 101)
@@ -90,7 +92,9 @@ def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     Returns:
         The rate for each environment, arm and number of steps.
     """
-    table = table_of(run for run in runs if run["seed"] in TUNING and run["pairs"] == 600)
+    table = table_of(
+        run for run in runs if run["seed"] in TUNING and run["pairs"] == PAIRS[run["environment"]]
+    )
     if table.empty:
         return {}
     read = table["reading"] == table["arm"].map(HOW).fillna("median")
@@ -115,7 +119,8 @@ def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.Data
 
 def _values(costs: pd.DataFrame, contrast: Mapping[str, Any], arm: str) -> pd.Series:
     """Return the log ratios of an arm by seed, the mean over rates if there are several of each seed."""
-    asked = {"environment": contrast["environment"], "steps": contrast["steps"], "pairs": 600, "arm": arm}
+    asked = {name: contrast[name] for name in ("environment", "steps")}
+    asked |= {"pairs": PAIRS[contrast["environment"]], "arm": arm}
     asked["reading"] = HOW.get(arm, "median")
     chosen = costs[(costs[[*asked]] == pd.Series(asked)).all(axis=1)]
     return chosen.groupby("seed")["log_ratio"].mean()

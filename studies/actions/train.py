@@ -37,6 +37,7 @@ from studies.actions.results import (
     ARMS,
     CURVE,
     KEY,
+    PAIRS,
     PRETRAINED,
     RANGE,
     RATES,
@@ -60,17 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--environments", nargs="+", default=[*ENVIRONMENTS], choices=ENVIRONMENTS)
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ALL_ARMS)
     parser.add_argument("--steps", nargs="+", type=int, default=CURVE, choices=CURVE)
-    parser.add_argument("--pairs", type=int, default=600)
+    parser.add_argument("--pairs", type=int, help="recorded actions (default: those of the environment)")
     parser.add_argument("--outputs", type=Path, default=Path("outputs/actions"))
     given = parser.parse_args(arguments)
     given.outputs.mkdir(parents=True, exist_ok=True)
     for steps, environment, seed, arm in itertools.product(
         given.steps, given.environments, given.seeds, given.arms
     ):
+        pairs = given.pairs or PAIRS[environment]
         for rate in rates_of(given.outputs, environment, arm, steps, seed):
-            path = given.outputs / f"{environment}-{arm}-{given.pairs}-{steps}-{rate:g}-{seed}.json"
+            path = given.outputs / f"{environment}-{arm}-{pairs}-{steps}-{rate:g}-{seed}.json"
             if not path.is_file():
-                run = make_run(environment, arm, given.pairs, steps, rate, seed)
+                run = make_run(environment, arm, pairs, steps, rate, seed)
                 write_atomically(path, json.dumps(run))
                 print(f"{path.stem}: {run['costs']}, {run['seconds']:.0f} s of processor time", flush=True)
 
