@@ -148,6 +148,19 @@ def test_labels_that_a_subclass_changes_in_place_are_other_labels(tmp_path):
     assert losses[0].item() == approx(losses[1].item())
 
 
+def test_reordered_labels_have_the_widths_of_their_fields(tmp_path):
+    criterion = HLGauss.for_fields({"first": [1, 90], "second": [1, 2]}, by="order")
+    rows = [
+        {"input_ids": ids, "attention_mask": [1] * 4, "labels": ids} for ids in ([5, 20, 4, 6], [7, 8, 20, 3])
+    ]
+    rows = [{name: torch.tensor(column) for name, column in row.items()} for row in rows]
+    losses = []
+    for cls in (Trainer, _Reversing):
+        trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=cls)
+        losses.append(cases.gradients(trainer, **of_trainer(trainer)(rows))[0].item())
+    assert losses[0] == approx(losses[1])
+
+
 class _ReversingWeights(_Reversing):
     names = (*_Reversing.names, PREPARED)
 
