@@ -264,6 +264,9 @@ def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, die)
         assert train(*command) == 130
+    half = tmp_path / "run/checkpoint-99"  # what remains if a run is killed while it saves
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
     assert train(*command) == 0
     assert written(tmp_path / "run")["steps"] == 2
 

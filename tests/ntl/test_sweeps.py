@@ -1,16 +1,12 @@
 """Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
 
 import csv
-import multiprocessing
 import re
-import time
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from processes import IMPORTED
 from runs import compare, logged, results, written
-from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.layout import RESULTS, STATE
@@ -18,7 +14,6 @@ from ntl.metrics.registry import find_metric
 from ntl.settings import default_jobs, name_run
 from ntl.trainer import LabTrainer
 
-COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
 NAMES = ["loss-ce_seed-0", "loss-ntl_was_seed-0"]
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -186,39 +181,6 @@ def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, 
     assert f"{failed} has no results" in capsys.readouterr().err
     assert "diverged" in (out / failed / "train.log").read_text()
     assert (out / "report/table.md").exists()
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
-    write_more(
-        tiny,
-        "training_args: {max_steps: 40, eval_steps: 20, save_steps: 5, gradient_accumulation_steps: 2}",
-    )
-    first, second = (out / name for name in NAMES)
-    multiprocessing.set_forkserver_preload(IMPORTED)
-    process = multiprocessing.get_context("forkserver").Process(target=compare, args=tiny)
-    process.start()
-    deadline = time.monotonic() + 240
-    while not [*second.glob(f"checkpoint-*/{STATE}")] and time.monotonic() < deadline:
-        assert process.is_alive()
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    assert (first / STATE).exists()
-    assert not (second / STATE).exists()
-    # What remains if the run is killed while saving.
-    (second / "checkpoint-99").mkdir(exist_ok=True)
-    (second / "checkpoint-99/model.safetensors").write_bytes(b"half")
-    stamp = (first / STATE).stat().st_mtime_ns
-    assert compare(*tiny) == 0
-    assert (first / STATE).stat().st_mtime_ns == stamp
-    assert compare(*changed(tiny, f"training_args.output_dir={tmp_path}/undisturbed")) == 0
-    for run in (first, second):
-        whole = tmp_path / "undisturbed" / run.name
-        assert_close(results(run), results(whole), TRAINED_BY_ADAM)
-        assert_close(logged(run, "eval_loss"), logged(whole, "eval_loss"), TRAINED_BY_ADAM)
-        one, other = (load_file(folder / "model.safetensors") for folder in (whole, run))
-        assert_close(other, one, TRAINED_BY_ADAM)
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
