@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,18 +48,6 @@ def test_tiny_shapes_give_tables_and_json(benchmarks, tmp_path, capsys):
     assert page.read_text().startswith("before\n<!-- benchmark cpu: begin -->\n" + text[:20])
     assert page.read_text().endswith("<!-- benchmark cpu: end -->\nafter\n")
     assert "old" not in page.read_text().splitlines()
-
-
-@pytest.mark.slow
-def test_each_contender_is_measured_in_a_process_of_its_own(benchmarks):
-    losses, measure, _ = benchmarks
-    c, case = losses.c, losses.Case(64, 40_000)
-    builders = {name: partial(losses.build_and_warm_up, case, name, None) for name in (c.CE, c.OURS)}
-    peaks = measure.peaks_in_fresh_processes(builders)
-    if None in peaks.values():
-        pytest.skip("this system does not tell a process's peak memory")
-    assert peaks[c.CE] > 1.9 * case.logits_bytes  # the gradient and the softmax
-    assert peaks[c.OURS] < 1.5 * case.logits_bytes  # one buffer, which becomes the gradient
 
 
 def test_all_contenders_compute_the_same_cross_entropy(benchmarks):

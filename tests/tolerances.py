@@ -16,8 +16,6 @@ import rounding
 import torch
 from torch import Tensor
 
-Tolerance = Mapping[torch.dtype, float] | float
-
 # One computation done twice: from the same inputs, with or without gradients, by a copy, in another process.
 ONE_COMPUTATION = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}
 # Two paths of one formula: its terms in another order, in chunks, compiled, or on several ranks.
@@ -123,19 +121,19 @@ def assert_close(actual, expected, tolerance=TWO_PATHS, what="", *, scale=0.0):
     elif isinstance(expected, Tensor) and not expected.is_floating_point():
         assert torch.equal(actual, expected), what
     else:
-        scale = max(scale, largest(as_float64(expected)), 1e-6)
-        _assert_floats_close(actual, expected, tolerance_of(actual, tolerance) * scale, what)
-
-
-def _assert_floats_close(actual, expected, allowed, what):
-    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
-        # A reference may be in float64 where the result is not.
-        assert actual.dtype == expected.dtype or expected.dtype == torch.float64, f"{what}: {actual.dtype}"
-    got, wanted = as_float64(actual), as_float64(expected)
-    assert got.shape == wanted.shape, f"{what}: {got.shape}, expected {wanted.shape}"
-    finite = np.isfinite(wanted)
-    np.testing.assert_array_equal(got[~finite], wanted[~finite], err_msg=what)
-    np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=allowed, err_msg=what)
+        if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+            # A reference may be in float64 where the result is not.
+            assert actual.dtype == expected.dtype or expected.dtype == torch.float64, (
+                f"{what}: {actual.dtype}"
+            )
+        got, wanted = as_float64(actual), as_float64(expected)
+        assert got.shape == wanted.shape, f"{what}: {got.shape}, expected {wanted.shape}"
+        finite, allowed = (
+            np.isfinite(wanted),
+            tolerance_of(actual, tolerance) * max(scale, largest(wanted), 1e-6),
+        )
+        np.testing.assert_array_equal(got[~finite], wanted[~finite], err_msg=what)
+        np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=allowed, err_msg=what)
 
 
 def approx(expected, tolerance=TWO_PATHS, *, dtype=torch.float32, scale=0.0):
@@ -161,13 +159,3 @@ def assert_repeats(call, *others):
         rounding.rewind(start)
         assert_identical(other(), result)
     return result
-
-
-def assert_matches_oracle(loss, logits, expected, dtype, worst):
-    """Compare value and gradient of `loss` by `logits`, scaled to the worst cost of one position."""
-    value, gradient = expected
-    (actual_gradient,) = torch.autograd.grad(loss.sum(), logits)
-    assert_close(loss, value, VALUE_TOLERANCE[dtype], scale=worst)
-    # float16 has no exponents below -24: what is smaller than that is rounded to a fixed step.
-    step = 2.0**-24 / GRADIENT_TOLERANCE[dtype] if dtype == torch.float16 else 0.0
-    assert_close(actual_gradient, gradient, GRADIENT_TOLERANCE[dtype], scale=max(worst, step))

@@ -39,3 +39,17 @@ def cache(tmp_path_factory):
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
         patch.setenv("HF_DATASETS_CACHE", str(folder))
         yield
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    """Return the folder of a tiny pretrained Llama."""
+    from model_cases import save_pretrained
+
+    return str(save_pretrained(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Leave figures out, which take seconds; report/test_figures.py draws them."""
+    monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])

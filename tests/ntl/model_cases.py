@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.losses import library_options
 from ntl.models import build
@@ -117,12 +116,3 @@ def save_pretrained(folder, built=None):
     for part in (built.model, built.tokenizer):
         part.save_pretrained(folder)
     return folder
-
-
-def save_pretrained_t5(folder, **config):
-    """Save a tiny T5 with the shipped tokenizer, and return the model."""
-    config = get_shape("t5-tiny") | {"decoder_start_token_id": 0, "dropout_rate": 0.0, **config}
-    model = T5ForConditionalGeneration(T5Config(**config))
-    model.save_pretrained(folder)
-    make().tokenizer.save_pretrained(folder)
-    return model

@@ -1,3 +1,5 @@
+"""The commands that the paper's repository published."""
+
 import re
 import shlex
 import subprocess
@@ -7,8 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 from pages import blocks
-from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
-from runs import logged, predictions, results, train, written
+from runs import logged, predictions, results, scaled_down, train, written
 from tolerances import assert_close
 
 from ntl.errors import UserError
@@ -16,6 +17,38 @@ from ntl.settings import compose_config
 from ntl.trainer import trainer_arguments
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = "src/ntl/run_language_modeling.py"
+_ARITHMETIC = (
+    "dataset_args=arithmetic model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=false "
+    "model_args.number_token_loss_weight={weight} training_args.special_name=NTL-MSE_Lambda{weight}"
+)
+_FUNCTION = (
+    "dataset_args=arithmetic model_args=vanilla_t5_ntl +model_args.number_token_loss_function={name} "
+    "training_args.special_name=NTL-{upper}_Lambda0.3"
+)
+_MATHEMATICS = "run_specific_config@_global_=mathematics_dataset_run {model} dataset_args=mathematics_dataset"
+
+# Maps the arguments of each command to its criterion, the criterion's options and λ.
+TRAINING = {
+    "dataset_args=mathematics_dataset model_args=vanilla_t5_ntl training_args=train": ("ntl_mse", 0.3),
+    "model_args=vanilla_t5_ntl training_args=train training_args.per_device_train_batch_size=8 "
+    "model_args.number_token_loss_weight=0.3": ("ntl_mse", 0.3),
+    _MATHEMATICS.format(model="model_args=vanilla_t5"): (None, None),
+    _MATHEMATICS.format(model="model_args=vanilla_t5_ntl"): ("ntl_mse", 0.3),
+    _MATHEMATICS.format(
+        model="model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=true"
+    ): ("ntl_was", 0.3),
+    _ARITHMETIC.format(weight=0.3): ("ntl_mse", 0.3),
+    _ARITHMETIC.format(weight=0.8): ("ntl_mse", 0.8),
+    _ARITHMETIC.format(weight=2.0): ("ntl_mse", 2.0),
+    _FUNCTION.format(name="mae", upper="MAE"): ("ntl_mae", 0.3),
+    _FUNCTION.format(name="huber", upper="HUBER"): ("ntl_huber", 0.3),
+    "run_specific_config@_global_=gsm8k_runs model_args=vanilla_t5 dataset_args=gsm8k": (None, None),
+    "run_specific_config@_global_=gsm8k_runs model_args=vanilla_t5_ntl dataset_args=gsm8k "
+    "model_args.number_token_loss_weight=0.3": ("ntl_was", 0.3),
+}
+DEBUG = "model_args=vanilla_t5 training_args=train run_specific_config@_global_=debug_config"
+EVALUATION = "model_args=vanilla_t5_ntl training_args=eval model_args.model_name_or_path={checkpoint}"
 
 
 @pytest.fixture(autouse=True)

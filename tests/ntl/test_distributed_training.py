@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import printed_by
-from published_commands import PROGRAM, scaled_down
-from runs import logged, results
+from runs import logged, results, scaled_down
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
@@ -40,7 +39,7 @@ def train(folder, model, split):
         assert main(["train", *overrides]) == 0
     else:
         folder.mkdir()
-        printed_by(ROOT / PROGRAM, overrides, folder, processes)
+        printed_by(ROOT / "src/ntl/run_language_modeling.py", overrides, folder, processes)
     run = folder / "run"
     return torch.tensor(logged(run, "loss")), load_file(run / "model.safetensors"), results(run)
 

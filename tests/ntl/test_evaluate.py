@@ -8,8 +8,6 @@ from accelerate import PartialState
 from data_cases import rows, tabular
 from model_cases import ANSWERS, QUESTIONS, make, overfit
 from processes import results_of
-from published_commands import scaled_down
-from runs import train
 from tokenizers_like import tokenizer_like
 from tolerances import approx
 from torch import nn
@@ -244,12 +242,3 @@ def test_t5s_tokenizer_starts_numbers_with_a_space():
     assert numbers == NumberFormat(2)
     assert start_ids(built.tokenizer, numbers) == [space]
     assert built.quantiles(["3 + 4"], [0.5]).values.isfinite().all()
-
-
-def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(tmp_path, capsys):
-    command = [*scaled_down(tmp_path), "model_args=vanilla_t5", "evaluation.read=[greedy,median,mean]"]
-    assert train(*command, "dataset_args=gsm8k") == 2
-    message = capsys.readouterr().err
-    assert "evaluation.read" in message
-    assert len(message.strip().splitlines()) == 1
-    assert not (tmp_path / "run/test").exists()

@@ -1,16 +1,13 @@
 """Runs that train a part of a pretrained model: killed and resumed, read untrained, and loaded elsewhere."""
 
 import pytest
-from model_cases import save_pretrained
-from published_commands import scaled_down
-from runs import results, train, written
+from runs import results, scaled_down, train, train_until_saved, written
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ntl.models import build
 from ntl.settings import ModelArgs
-from ntl.trainer import LabTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
@@ -19,12 +16,6 @@ KINDS = {
     "head": [HEAD, "weights.trained_layers=1"],
     "head with lora": [HEAD, "weights.lora={r: 2, lora_alpha: 4}"],
 }
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    """Return the folder of a tiny pretrained Llama."""
-    return str(save_pretrained(tmp_path_factory.mktemp("model")))
 
 
 def small(tmp_path, llama, *more, steps=4):
@@ -53,17 +44,8 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     assert train(*small(tmp_path, llama, *steps, f"training_args.output_dir={whole}")) == 0, (
         capsys.readouterr().err
     )
-
-    save = LabTrainer._save_checkpoint
-
-    def die(self, *given):
-        save(self, *given)
-        raise KeyboardInterrupt
-
     command = small(tmp_path, llama, *steps, f"training_args.output_dir={broken}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LabTrainer, "_save_checkpoint", die)
-        assert train(*command) == 130
+    train_until_saved(*command)
     assert train(*command) == 0, capsys.readouterr().err
     one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
     assert_close(other, one, TRAINED_BY_ADAM)

@@ -3,9 +3,8 @@
 import statistics
 
 import pytest
-from model_cases import ANSWERS, QUESTIONS, gradient, make, rows_of, save_pretrained
-from published_commands import scaled_down
-from runs import logged, train
+from model_cases import ANSWERS, QUESTIONS, gradient, make, rows_of
+from runs import logged, scaled_down, train, train_until_saved
 from safetensors.torch import load_file
 from tolerances import GRADIENT_OF_MODEL, OF_DRAWS, TRAINED_BY_ADAM, approx, assert_close
 
@@ -13,12 +12,6 @@ from ntl.errors import UserError
 from ntl.losses import LabelNoise
 from ntl.models import PACKED
 from ntl.trainer import LabTrainer
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    """Return the folder of a tiny pretrained Llama."""
-    return str(save_pretrained(tmp_path_factory.mktemp("model")))
 
 
 def command(folder, llama, *more):
@@ -85,15 +78,7 @@ def test_a_killed_run_with_noise_continues_to_the_same_weights(tmp_path, llama, 
     whole, broken, clean = (tmp_path / name for name in ("whole", "broken", "clean"))
     assert train(*command(whole, llama, *noise)) == 0, capsys.readouterr().err
     assert epochs == {0, 1, 2}
-    save = LabTrainer._save_checkpoint
-
-    def die(self, *given):
-        save(self, *given)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LabTrainer, "_save_checkpoint", die)
-        assert train(*command(broken, llama, *noise)) == 130
+    train_until_saved(*command(broken, llama, *noise))
     assert train(*command(broken, llama, *noise)) == 0, capsys.readouterr().err
     weights = [load_file(folder / "model.safetensors") for folder in (broken, whole)]
     assert_close(*weights, TRAINED_BY_ADAM)

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from hydra.errors import HydraException
 from model_cases import logits_of, model_args, rows_of
-from published_commands import scaled_down
-from runs import logged, predictions, results, state, train, written
+from runs import logged, predictions, results, scaled_down, state, train, written
 from safetensors.torch import load_file
 from tokenizers_like import tokenizer_like
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
@@ -46,6 +45,21 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     assert train(*small(folder, "loss=ntl_was")) == 0
     return folder
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """Return the width of HL-Gauss at each step; None without a criterion."""
+    seen, step = [], LabTrainer.training_step
+
+    def record(self, *given, **more):
+        loss = step(self, *given, **more)
+        criterion = self.compute_loss.__self__.loss.criterion
+        seen.append(None if criterion is None else criterion.sigma.item())
+        return loss
+
+    monkeypatch.setattr(LabTrainer, "training_step", record)
+    return seen
 
 
 @pytest.fixture
@@ -219,6 +233,7 @@ REFUSED = [
     ("loss=ce loss.criterion=nowhere:mine", "nowhere"),
     ("model_args=vanilla_t5_regression_head dataset_args=multirc", "number"),
     (f"{PADDED} dataset_args=gsm8k", "number_format"),
+    ("evaluation.read=[greedy,median,mean] dataset_args=gsm8k", "evaluation.read"),
     ("dataset_args=noisy_regression dataset_args.weights=[]", "dataset_args.weights"),
 ]
 
@@ -249,6 +264,9 @@ def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, die)
         assert train(*command) == 130
+    half = tmp_path / "run/checkpoint-99"  # what remains if a run is killed while it saves
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
     assert train(*command) == 0
     assert written(tmp_path / "run")["steps"] == 2
 
@@ -338,7 +356,7 @@ def test_nothing_is_written_outside_of_the_runs_folder(tmp_path, monkeypatch):
     assert held == {"run"}
 
 
-def test_the_width_of_hl_gauss_follows_the_training_answers(tmp_path, monkeypatch, capsys):
+def test_the_width_of_hl_gauss_follows_the_training_answers(tmp_path, widths, capsys):
     rows = [f"text {i},{40 + 10 * (i % 3)}" for i in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["text,score", *rows]), encoding="utf-8")
     command = [
@@ -346,30 +364,14 @@ def test_the_width_of_hl_gauss_follows_the_training_answers(tmp_path, monkeypatc
         f"dataset_args.file={tmp_path}/table.csv", "dataset_args.target=score", "dataset_args.columns=[text]",
         "dataset_args.validation_size=6", "dataset_args.test_size=6",
     ]  # fmt: skip
-    seen = []
-    step = LabTrainer.training_step
-
-    def record(self, *given, **more):
-        loss = step(self, *given, **more)
-        seen.append(self.compute_loss.__self__.loss.criterion.sigma.item())
-        return loss
-
-    monkeypatch.setattr(LabTrainer, "training_step", record)
     assert train(*command) == 0, capsys.readouterr().err
-    assert seen[0] == approx(0.55 * 8.1650, 0.05)  # 40, 50 and 60 equally often
-    assert seen[1] < seen[0]
+    assert widths[0] == approx(0.55 * 8.1650, 0.05)  # 40, 50 and 60 equally often
+    assert widths[1] < widths[0]
 
 
-def test_cross_entropy_alone_computes_no_number_loss_in_training(tmp_path, monkeypatch, capsys):
-    seen, step = [], LabTrainer.training_step
-
-    def record(self, *given, **more):
-        seen.append(self.compute_loss.__self__.loss.criterion)
-        return step(self, *given, **more)
-
-    monkeypatch.setattr(LabTrainer, "training_step", record)
+def test_cross_entropy_alone_computes_no_number_loss_in_training(tmp_path, widths, capsys):
     assert train(*small(tmp_path, "loss=ce")) == 0, capsys.readouterr().err
-    assert seen == [None, None]
+    assert widths == [None, None]
     assert results(tmp_path / "run")["validation"]["ntl"] > 0  # what evaluations report
 
 

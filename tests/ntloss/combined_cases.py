@@ -1,5 +1,7 @@
 """Batches for the losses, the paths that compute them, and the oracle's results."""
 
+import itertools
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,6 +79,22 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
 OF_WHOLE_NUMBERS = [name for name, (c, _) in CRITERIA.items() if "numbers" in reads_of(c)]
 # The criteria that do not need to know which tokens form a number.
 OF_TOKENS = [name for name, (c, _) in CRITERIA.items() if not set(OF_NUMBERS) & set(reads_of(c))]
+
+
+def covering(options):
+    """Draw cases of options, each a list of values, until every two values of two options are in one."""
+    draw = random.Random(0)
+    missing = {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(options, 2)
+        for x, y in itertools.product(options[a], options[b])
+    }
+    cases = []
+    while missing:
+        drawn = [{name: draw.choice(values) for name, values in options.items()} for _ in range(99)]
+        cases.append(max(drawn, key=lambda case: len(missing & {*itertools.combinations(case.items(), 2)})))
+        missing -= {*itertools.combinations(cases[-1].items(), 2)}
+    return cases
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from combined_cases import (
     assert_gradients,
     assert_matches,
     compute,
+    covering,
     leaves_of,
     make_case,
     numbers_case,
     run,
 )
-from covering import covering
 from tolerances import (
     HALF_PRECISION,
     HALF_PRECISION_GRADIENT,
@@ -286,35 +286,23 @@ class TestTerms:
         assert_close(terms.loss, (terms.ce + 0.3 * terms.ntl).numpy())
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_weight_may_change_between_steps_and_be_a_tensor(self, path):
-        case = make_case(5)
-        weight = torch.tensor(0.75, requires_grad=True)
+    def test_a_tensor_as_weight_counts_as_its_number_and_gets_no_gradient(self, path):
+        case, weight = make_case(5), torch.tensor(0.75, requires_grad=True)
         tensor = replace(case, options=replace(case.options, weight=weight))
         wanted = replace(case, options=replace(case.options, weight=0.75))
         assert_close(run(tensor, path).loss, wanted.expected().loss)
         assert weight.grad is None
-        module = NTLCrossEntropyLoss(NUMBERS)
-        module.weight = 0.75
-        assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
-    def test_a_number_may_follow_a_tensor_as_weight_and_a_tensor_a_number(self):
-        case = make_case(5)
-        weight = torch.tensor(0.3)
-        module = NTLCrossEntropyLoss(NUMBERS, weight=weight)
-        for changed in (0.5, np.float32(0.5), torch.tensor(0.5), 0.5):
-            module.weight = changed
-            wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.5)
-            assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
-            assert not module.state_dict()
-
-    def test_a_tensor_as_weight_keeps_its_dtype_and_may_be_filled_after_the_loss_was_cast(self):
-        case = make_case(5)
-        weight = torch.tensor(0.1, dtype=torch.float64)
+    def test_the_weight_may_be_assigned_as_a_number_or_a_tensor_that_casting_leaves_as_it_is(self):
+        case, weight = make_case(5), torch.tensor(0.1, dtype=torch.float64)
         module = NTLCrossEntropyLoss(NUMBERS, weight=weight).bfloat16()
-        weight.fill_(0.3)
+        weight.fill_(0.5)
         assert module.weight.dtype == torch.float64
-        wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.3)
-        assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
+        wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.5)(case.logits(), case.labels)
+        for changed in (weight, 0.5, np.float32(0.5), torch.tensor(0.5), 0.5):
+            module.weight = changed
+            assert_close(module(case.logits(), case.labels), wanted)
+            assert not module.state_dict()
 
     def test_the_default_weight_is_0_3_or_1_in_replace_mode(self):
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3

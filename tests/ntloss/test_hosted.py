@@ -1,17 +1,13 @@
 """The loss as weighted tokens, and from log-probabilities of a few: what a training API takes and returns."""
 
-import copy
 import functools
 import math
-from dataclasses import dataclass
 from functools import partial
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from test_soft_labels import FORMS, LEVELS, random_logits, with_gradient
-from tolerances import approx, assert_close
-from trainer_cases import gradients_of, llama
+from tolerances import assert_close
 
 from ntloss import (
     HLGauss,
@@ -52,99 +48,6 @@ OPTIONS = [
     {"weight": torch.tensor(0.4)},
     {"shift": True},
 ]
-
-
-@dataclass(frozen=True)
-class ModelInput:
-    tokens: list
-
-    @classmethod
-    def from_ints(cls, tokens):
-        assert all(isinstance(token, int) for token in tokens)
-        return cls(list(tokens))
-
-
-@dataclass(frozen=True)
-class Datum:
-    model_input: ModelInput
-    loss_fn_inputs: dict
-
-
-@dataclass(frozen=True)
-class AdamParams:
-    learning_rate: float
-
-
-def done(value):
-    return SimpleNamespace(result=lambda: value)
-
-
-class TrainingClient:
-    """A stand-in for a hosted training API: Tinker's client, with a small model in place of the service.
-
-    Its cross-entropy takes `target_tokens` and `weights` of shape `[N]` or `[N, K]` and sums. A custom loss
-    gets the log-probabilities of the target tokens, and its derivatives by them become the weights of a
-    second pass, as https://tinker-docs.thinkingmachines.ai/tinker/losses says.
-    """
-
-    def __init__(self, tokenizer, model):
-        self.tokenizer, self.model, self.optimizer = tokenizer, model.train(), None
-
-    def get_tokenizer(self):
-        return self.tokenizer
-
-    def log_probs(self, datum):
-        ids = torch.tensor([datum.model_input.tokens])
-        targets, weights = (datum.loss_fn_inputs[name] for name in ("target_tokens", "weights"))
-        assert targets.dtype == torch.int64
-        assert targets.shape == weights.shape
-        assert targets.shape[0] == ids.shape[1]
-        log_probs = self.model(ids).logits[0].log_softmax(-1)
-        return log_probs.gather(-1, targets.reshape(len(targets), -1)).reshape(targets.shape)
-
-    def forward_backward(self, data, loss_fn):
-        assert loss_fn == "cross_entropy"
-        losses = [-(self.log_probs(each) * each.loss_fn_inputs["weights"]).sum() for each in data]
-        loss = torch.stack(losses).sum()
-        loss.backward()
-        return done(SimpleNamespace(metrics={"loss:sum": loss.item()}))
-
-    def forward_backward_custom(self, data, loss_fn):
-        with torch.no_grad():
-            known = [self.log_probs(each) for each in data]
-        leaves = [each.requires_grad_() for each in known]
-        loss, metrics = loss_fn(data, leaves)
-        loss.backward()
-        linear = [
-            Datum(each.model_input, {**each.loss_fn_inputs, "weights": -leaf.grad})
-            for each, leaf in zip(data, leaves, strict=True)
-        ]
-        self.forward_backward(linear, "cross_entropy")
-        return done(SimpleNamespace(metrics={"loss:sum": loss.item(), **metrics}))
-
-    def optim_step(self, params):
-        if self.optimizer is None:
-            self.optimizer = torch.optim.Adam(self.model.parameters())
-        for group in self.optimizer.param_groups:
-            group["lr"] = params.learning_rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return done(SimpleNamespace())
-
-
-def tinker(tokenizer, model):
-    """A module to stand in `sys.modules["tinker"]`; it keeps the clients that it made in `clients`."""
-    made = ModuleType("tinker")
-    made.clients = []
-
-    class ServiceClient:
-        def create_lora_training_client(self, base_model, rank):
-            made.clients.append(TrainingClient(tokenizer, model))
-            return made.clients[-1]
-
-    made.ServiceClient = ServiceClient
-    made.types = SimpleNamespace(ModelInput=ModelInput, Datum=Datum, AdamParams=AdamParams)
-    return made
 
 
 def weighted_log_probs(targets, logits):
@@ -271,27 +174,3 @@ def test_what_log_probs_do_not_tell_is_an_error(options, shape, said):
     loss_fn = NTLCrossEntropyLoss(DIGITS, **{"criterion": "ntl_was", **options})
     with pytest.raises(ValueError, match=said):
         loss_fn.from_log_probs(torch.zeros(shape), torch.tensor([[4, 11]]))
-
-
-@pytest.mark.parametrize("way", ["targets", "from_log_probs"])
-def test_a_training_api_gets_the_gradients_of_the_loss(way):
-    model = llama(vocab_size=DIGITS.vocab_size, hidden_size=8).double()
-    tokens = [3, 9, 11, 0, 10, 3, 5]
-    labels = torch.tensor([[-100, *tokens[1:]]])
-    loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(2.0), shift=True, reduction="sum")
-    client = TrainingClient(None, copy.deepcopy(model))
-    if way == "targets":
-        ids, weights = loss_fn.targets(labels)
-    else:
-        ids = loss_fn.candidates(labels)
-        weights = torch.ones(ids.shape)
-    data = [Datum(ModelInput.from_ints(tokens), {"target_tokens": ids[0], "weights": weights[0]})]
-    if way == "targets":
-        result = client.forward_backward(data, "cross_entropy").result()
-    else:
-        call = lambda data, log_probs: (loss_fn.from_log_probs(log_probs[0][None], labels), {})  # noqa: E731
-        result = client.forward_backward_custom(data, call).result()
-    loss = loss_fn(model(torch.tensor([tokens])).logits, labels)
-    loss.backward()
-    assert result.metrics["loss:sum"] == approx(loss.item(), 1e-9)
-    assert_close(gradients_of(client.model), gradients_of(model), 1e-9)

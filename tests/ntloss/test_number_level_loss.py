@@ -131,19 +131,3 @@ def test_numbers_longer_than_max_number_length_are_not_clamped():
     labels = texts_to_labels("1" + "0" * 29)
     loss = NumberLevelLoss(VOCABULARY, max_number_length=5)(certain, labels)
     assert float(loss) == approx(1 / 3)
-
-
-def test_each_number_has_one_term_at_its_first_digit():
-    labels = texts_to_labels("12a3.4", "xx56b7")
-    logits = torch.randn(2, 6, len(TEXTS))
-    at = NumberLevelLoss(VOCABULARY)(logits, labels, reduction="none")
-    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 3], [0, 5], [1, 2], [1, 5]]
-    at = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels, reduction="none")
-    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 3], [1, 2], [1, 5]]
-    mean = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels)
-    assert_close(mean, at.sum() / 4)
-    sequence_ids = torch.tensor([[0, 1, 1, 1, 1, 2], [0, 0, 0, 0, 0, 1]])  # they split "12"
-    loss_fn = NumberLevelLoss(VOCABULARY)
-    prepared = loss_fn.prepare(labels, sequence_ids=sequence_ids)
-    at = loss_fn(logits, prepared, reduction="none")
-    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 1], [0, 3], [0, 5], [1, 2], [1, 5]]

@@ -96,18 +96,9 @@ def test_version_equals_that_of_the_distribution():
     assert ntloss.__version__ == installed
 
 
-@pytest.mark.parametrize("name", ntloss.__all__)
-def test_every_public_name_exists_and_is_documented(name):
-    thing = getattr(ntloss, name)
-    assert inspect.getdoc(thing)
-    for member_name, member in inspect.getmembers(thing):
-        if not member_name.startswith("_") and member_name in vars(thing) and callable(member):
-            assert inspect.getdoc(member), f"{name}.{member_name}"
-
-
 def test_all_lists_every_public_name_once():
     assert len(set(ntloss.__all__)) == len(ntloss.__all__)
-    assert {ntloss.crps, ntloss.NTLoss}  # the first use imports all of them
+    assert [name for name in ntloss.__all__ if not hasattr(ntloss, name)] == []  # imports them all
     ours = {n for n, x in vars(ntloss).items() if not n.startswith("_") and not inspect.ismodule(x)}
     assert ours == set(ntloss.__all__) <= set(dir(ntloss))
     with pytest.raises(AttributeError, match="crsp"):

@@ -56,8 +56,9 @@ def test_a_soft_label_that_is_one_token_is_that_label(name, options):
     expected = with_gradient(loss_fn(logits, LABELS), logits)
     assert_close(with_gradient(loss_fn(logits, loss_fn.prepare(LABELS, soft=soft)), logits), expected, 1e-12)
     hidden, head = random_logits(2, 4, 5, seed=1), random_logits(16, 5, seed=2)
-    of_hidden = with_gradient(loss_fn.from_hidden(hidden, head, loss_fn.prepare(LABELS, soft=soft)), head)
-    assert_close(of_hidden, with_gradient(loss_fn.from_hidden(hidden, head, LABELS), head), 1e-12)
+    of_hidden = loss_fn.from_hidden(hidden, head, loss_fn.prepare(LABELS, soft=soft), chunk_size=3)
+    of_labels = loss_fn.from_hidden(hidden, head, LABELS)
+    assert_close(with_gradient(of_hidden, head), with_gradient(of_labels, head), 1e-12)
 
 
 def test_cross_entropy_is_that_of_the_distribution():
@@ -94,7 +95,7 @@ def test_criteria_compare_the_distributions_over_values():
 
 
 @pytest.mark.parametrize("name", SOFT)
-def test_gradients_are_right_by_both_paths(name):
+def test_gradients_are_right(name):
     labels = torch.tensor([4, 3, 8])
     soft = SoftTargets(
         torch.tensor([[3, 4], [3, 7], [0, 0]]), torch.tensor([[0.5, 0.5], [0.1, 0.9], [0, 0]]).double()
@@ -102,13 +103,6 @@ def test_gradients_are_right_by_both_paths(name):
     loss_fn = NTLCrossEntropyLoss(LEVELS, name)
     assert torch.autograd.gradcheck(
         lambda z: loss_fn(z, loss_fn.prepare(labels, soft=soft)), random_logits(3, 9), nondet_tol=1e-10
-    )
-    hidden, head = random_logits(3, 4), random_logits(9, 4, seed=1)
-    of_hidden = loss_fn.from_hidden(hidden, head, loss_fn.prepare(labels, soft=soft), chunk_size=2)
-    of_logits = loss_fn(hidden @ head.T, loss_fn.prepare(labels, soft=soft))
-    assert_close(of_hidden, of_logits)
-    assert_close(
-        torch.autograd.grad(of_hidden, (hidden, head)), torch.autograd.grad(of_logits, (hidden, head))
     )
 
 

@@ -1,15 +1,11 @@
-"""Small models, batches and training runs to test `ntloss.trainers` with, in one process or two."""
+"""Small models, batches and training runs to test `ntloss.trainers` with."""
 
 import inspect
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
-from processes import results_of
-from tolerances import TRAINED, approx
+from tolerances import TRAINED, approx, assert_close
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
-from torch.torch_version import TorchVersion
 from torch.utils.data import SequentialSampler
 from transformers import (
     LlamaConfig,
@@ -21,7 +17,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.trainers import make_number_aware
 
 # Older releases of transformers also count the first label of causal models, which nothing predicts, and log
@@ -29,13 +25,11 @@ from ntloss.trainers import make_number_aware
 _TRAINER = inspect.getsource(Trainer)
 COUNTS_FIRST_LABEL = "_loss_shifts_labels" not in _TRAINER
 LOSS_ROUNDING = 1e-4 if 'logs["loss"] = round(' in _TRAINER else 0.0
-# Over gloo, torch 2.7 sums FSDP2's gradients instead of averaging them.
-AVERAGES_SHARDS = torch.__version__ >= TorchVersion("2.8")
 
 VOCAB, LENGTH, ROWS, STEPS = 48, 9, 8, 3
 DIGITS = NumberVocabulary.from_mapping({d + 3: str(d) for d in range(10)}, vocab_size=VOCAB)
 RATE = 0.5
-LAYERS = {"llama": "model.layers", "t5": "decoder.block"}
+WAYS = ("logits", "chunked")
 
 
 def llama(**options):
@@ -148,63 +142,16 @@ def in_order(trainer):
     return trainer
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How a model is trained, always on the same rows.
-
-    Args:
-        way: "logits" or "chunked".
-        accumulate: micro-batches of a step, on each rank.
-        ranks: processes.
-        sharded: "no", in a Trainer; otherwise in a plain loop: "model" or "head" (a group by itself) with
-            FSDP2; "tensor" with transformers' tensor parallelism, whose ranks share a batch.
-    """
-
-    way: str = "logits"
-    accumulate: int = 1
-    ranks: int = 1
-    sharded: str = "no"
-
-    def __str__(self):
-        return f"{self.way}, {self.ranks} x {self.accumulate}, sharded: {self.sharded}"
-
-    @property
-    def data_ranks(self):
-        return 1 if self.sharded == "tensor" else self.ranks
-
-    @property
-    def rows(self):
-        return ROWS // self.accumulate // self.data_ranks
-
-
-WAYS = ("logits", "chunked")
-ALONE = [Setting(way, accumulate) for way in WAYS for accumulate in (1, 4)]
-TOGETHER = [Setting(way, accumulate, 2) for way in WAYS for accumulate in (1, 2)]
-TOGETHER += [
-    Setting(way, accumulate, 2, sharded)
-    for way, accumulate in zip(WAYS, (1, 2), strict=True)
-    for sharded in ("model", "head", "tensor")
-]
-
-
-@dataclass
-class Trained:
-    """The result of a training run.
-
-    Args:
-        losses: one per step.
-        weights: after the last step, by name.
-    """
+class Trained(NamedTuple):
+    """The loss of each step of a training run, and the weights after the last one."""
 
     losses: list[float]
     weights: dict[str, Tensor]
 
-    def differences(self, other):
-        """Largest difference of losses, and of weights; NaN if any is NaN."""
-        assert self.weights.keys() == other.weights.keys()
-        losses = [0.0, *(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))]
-        weights = [(w - other.weights[name]).abs().max() for name, w in self.weights.items()]
-        return torch.tensor(losses).max().item(), torch.stack(weights).max().item()
+
+def assert_same_training(trained, expected):
+    assert_close(trained.weights, expected.weights, TRAINED)
+    assert trained.losses == logged(expected.losses)
 
 
 def train_with(trainer):
@@ -213,119 +160,22 @@ def train_with(trainer):
     return Trained(losses, {key: w.detach().clone() for key, w in trainer.model.state_dict().items()})
 
 
-def train(name, setting, folder):
-    model = MODELS[name]()
-    if setting.sharded != "no":
-        return _train_sharded(name, model, setting, folder)
-    options = split(setting.accumulate, setting.ranks)
-    options |= {"ddp_backend": "gloo"} if setting.ranks > 1 else {}
-    return train_with(number_aware_trainer(model, folder, setting.way, **options))
+def train_plainly(name, criterion="ntl_was", steps=STEPS, before_step=None, prepare=None, rows=None):
+    """Train in a loop of plain torch, with all rows of a step as one batch; set the loss before each.
 
-
-def _shard(name, model, setting):
-    for layer in model.get_submodule(LAYERS[name]):
-        fully_shard(layer)
-    if setting.sharded == "head":
-        fully_shard(model.lm_head)
-    fully_shard(model)
-
-
-def _with_tensor_parallelism(model, folder):
-    model.save_pretrained(folder)  # only the first rank saves
-    dist.barrier()
-    return type(model).from_pretrained(folder, tp_plan="auto").train()
-
-
-def _train_sharded(name, model, setting, folder):
-    # Only its loss is used: on the CPU, accelerate shards no models, and a Trainer refuses sharded ones.
-    trainer = number_aware_trainer(model, folder, setting.way, ddp_backend="gloo")
-    trainer.args.average_tokens_across_devices = setting.data_ranks > 1  # multiplies by the ranks
-    if setting.sharded == "tensor":
-        model = _with_tensor_parallelism(model, folder)
-    else:
-        _shard(name, model, setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    size, data_rank = setting.rows, dist.get_rank() % setting.data_ranks
-    rows, losses = samples(), []
-    for step in range(STEPS):
-        mine = []
-        for micro in range(setting.accumulate):
-            first = step * ROWS + (micro * setting.data_ranks + data_rank) * size
-            mine.append(stack(rows[first : first + size]))
-        items = sum((count_items(inputs["labels"], model) for inputs in mine), torch.zeros(()))
-        if setting.data_ranks > 1:
-            dist.all_reduce(items)
-        total = torch.zeros(())
-        for inputs in mine:
-            loss = trainer.compute_loss(model, inputs, num_items_in_batch=items)
-            loss.backward()  # FSDP averages over the ranks
-            total += loss.detach() / setting.data_ranks
-        if setting.data_ranks > 1:
-            dist.all_reduce(total)
-        losses.append(total.item())
-        optimizer.step()
-        optimizer.zero_grad()
-    return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
-
-
-def train_plainly(name, criterion="ntl_was", steps=STEPS, before_step=None):
-    """Train in a loop of plain torch, with all rows of a step as one batch; set the loss before each."""
-    model, rows, losses = MODELS[name](), samples(ROWS * steps), []
+    `prepare` makes inputs and labels of the rows of a step, given the loss.
+    """
+    model, rows, losses = MODELS[name](), rows or samples(ROWS * steps), []
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
     for step in range(steps):
-        inputs = stack(rows[step * ROWS : (step + 1) * ROWS])
+        of_step = rows[step * ROWS : (step + 1) * ROWS]
+        inputs, labels = (stack(of_step), None) if prepare is None else prepare(loss_fn, of_step)
         if before_step is not None:
             before_step(loss_fn, step)
-        loss = loss_fn(model(**inputs).logits, inputs["labels"])
+        loss = loss_fn(model(**inputs).logits, inputs["labels"] if labels is None else labels)
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
         optimizer.zero_grad()
     return Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
-
-
-def _whole(weight):
-    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
-
-
-def train_together(_rank, trainings, folder):
-    trained = {}
-    for name, setting in trainings:
-        try:
-            trained[name, setting] = train(name, setting, folder)
-        except Exception as error:
-            raise RuntimeError(f"{name}, {setting}: {error}") from error
-    return trained
-
-
-# How accelerate divides batches over ranks, and the rows of a batch: of one rank, or of both.
-LOADERS = {
-    "each rank reads": ({"dispatch_batches": False}, ROWS // 2),
-    "each rank reads, batches are split": ({"dispatch_batches": False, "split_batches": True}, ROWS),
-    "one rank reads": ({"dispatch_batches": True}, ROWS // 2),
-    "one rank reads, batches are split": ({"dispatch_batches": True, "split_batches": True}, ROWS),
-}
-
-
-def train_with_loaders(_rank, folder):
-    """Train on whole numbers, which travel with the batches, by each of the loaders."""
-    trained = {}
-    for how, (loader, size) in LOADERS.items():
-        options = {"per_device_train_batch_size": size, "accelerator_config": loader, "ddp_backend": "gloo"}
-        trainer = number_aware_trainer(llama(), folder, loss={"criterion": HLGauss(2.0)}, **options)
-        trained[how] = train_with(trainer)
-    return trained
-
-
-def possible(name, setting):
-    """Whether a model supports a setting: T5's head is its embedding and is sharded with it."""
-    if name == "t5" and setting.sharded not in ("no", "model"):
-        return False
-    return AVERAGES_SHARDS or setting.sharded not in ("model", "head")
-
-
-def trained_together(folder):
-    """All training runs of two processes, in one job: starting it takes longer than they do."""
-    trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
-    return results_of(train_together, (trainings, folder), folder)[0]

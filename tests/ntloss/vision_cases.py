@@ -1,8 +1,5 @@
-"""Tiny vision-language models of transformers, what a processor would give them, and truth by brute force."""
+"""Tiny vision-language models of transformers, and what a processor would give them."""
 
-import re
-
-import numpy as np
 import torch
 
 from ntloss import NumberVocabulary
@@ -117,62 +114,3 @@ def inputs_of(kind, prompts, seeds):
     types = {"token_type_ids": is_image} if kind == "Gemma3" else {}
     types |= {"mm_token_type_ids": is_image} if kind.startswith("Qwen") else {}
     return {"input_ids": tokens, "attention_mask": mask, **types, **pixels(kind, seeds)}
-
-
-def next_token(kind, model, prompt, seed):
-    """Log-probabilities of the next token after a prompt with an image, without padding or a cache."""
-    known = {}
-
-    @torch.no_grad()
-    def log_probs(written):
-        if (key := tuple(written)) not in known:
-            if hasattr(model.model, "rope_deltas"):
-                model.model.rope_deltas = None
-            inputs = inputs_of(kind, [(*prompt, *key)], [seed])
-            known[key] = model(**inputs, use_cache=False).logits[0, -1].double().log_softmax(-1).tolist()
-            if hasattr(model.model, "rope_deltas"):
-                model.model.rope_deltas = None
-        return known[key]
-
-    return log_probs
-
-
-WORDS = [*"0123456789", " ", "?", ":", "[", "]", ",", "a", "dog", "-"]  # from 1; then the tokens of images
-SPECIAL = {"<pad>": PAD, "<image>": IMAGE, "<video>": VIDEO, "<start>": START, "<end>": END}
-TEMPLATE = (
-    "{% for m in messages %}{{ {'user': 'user', 'assistant': 'bot', 'system': 'a'}[m.role] }}:"
-    "{% for p in m.content %}{% if p.type == 'image' %}<start><image><end>{% else %}{{ p.text }}{% endif %}"
-    "{% endfor %}{% if not loop.last or add_generation_prompt %}{{ '\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}bot:{% endif %}"
-)
-
-
-def processor_of(kind):
-    """A processor of Llava or Qwen2.5-VL, whose tokenizer has a token for each word."""
-    import transformers
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-    words = {word: i + 1 for i, word in enumerate(WORDS)} | {"user": 24, "bot": 25, "\n": 26} | SPECIAL
-    words |= {"(": 27, ")": 28, "<bos>": 30, "<eos>": 31}
-    tokenizer = Tokenizer(models.WordLevel(words, "a"))
-    pattern = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        padding_side="left",
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)[1:]})
-    size = {"height": 8, "width": 8}
-    images = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
-    return transformers.LlavaProcessor(
-        images, tokenizer, 4, "default", TEMPLATE, image_token="<image>", num_additional_image_tokens=1
-    )
-
-
-def picture(seed):
-    from PIL import Image
-
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8))

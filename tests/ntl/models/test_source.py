@@ -11,12 +11,17 @@ from model_cases import (
     model_args,
     rows_of,
     save_pretrained,
-    save_pretrained_t5,
     saved,
 )
 from tokenizers_like import tokenizer_like
 from tolerances import assert_close, assert_identical
-from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from ntl.errors import UserError
 from ntl.models import build
@@ -60,7 +65,10 @@ def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path):
     ("settings", "added"), [({"encoding": "rt"}, 320), ({"encoding": "xval"}, 1), ({"head": "regression"}, 0)]
 )
 def test_pretrained_weights_stay_and_get_tokens_and_a_head(settings, added, tmp_path):
-    original = save_pretrained_t5(tmp_path, vocab_size=98)
+    config = get_shape("t5-tiny") | {"decoder_start_token_id": 0, "dropout_rate": 0.0, "vocab_size": 98}
+    original = T5ForConditionalGeneration(T5Config(**config))
+    original.save_pretrained(tmp_path)
+    make().tokenizer.save_pretrained(tmp_path)
     built = build(model_args(checkpoint=str(tmp_path), **settings))
     body = getattr(built.model, "transformer", built.model)
     assert_close(body.shared.weight[:98], original.shared.weight)

@@ -4,7 +4,7 @@ from report_cases import make_run, report, rows_of
 from ntl.errors import UserError
 from ntl.report.program import main
 
-pytestmark = pytest.mark.usefixtures("quick_figures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_a_report_replaces_an_earlier_one_if_it_has_runs_and_leaves_other_files(tmp_path):

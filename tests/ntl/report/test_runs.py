@@ -13,7 +13,7 @@ from ntl.report.tables import make_tables
 
 STUDIES = Path(__file__).parents[3] / "studies"
 PACKED = sorted(path.parent for path in STUDIES.glob("*/results/metrics.csv*"))
-pytestmark = pytest.mark.usefixtures("quick_figures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def labels(tmp_path):

@@ -109,7 +109,7 @@ def test_each_reading_is_a_row_and_distributions_have_a_table_of_their_own(tmp_p
     assert "regression head" not in second
 
 
-@pytest.mark.usefixtures("quick_figures")
+@pytest.mark.usefixtures("no_figures")
 def test_texts_of_a_foreign_run_are_shown_as_they_are(tmp_path):
     name = "T5 <img src=x onerror=alert(1)> | $a$ and $\\b$\n# x"
     make_run(tmp_path / "runs/a", name, 0, dataset="<b>d")

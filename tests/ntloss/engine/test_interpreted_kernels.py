@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
-from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, VOCAB, assert_matches, make_case
-from covering import covering
+from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, VOCAB, assert_matches, covering, make_case
 from graphs import assert_same_results
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
 

@@ -11,6 +11,7 @@ import trainer_cases as cases
 from processes import results_of
 from tolerances import TRAINED, approx, assert_close
 from trainer_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, number_aware_trainer, train_with
+from trainer_cases import assert_same_training as assert_same
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Trainer, default_data_collator
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
@@ -74,24 +75,9 @@ def of_trainer(trainer):
 
 def train_plainly(name, column, criterion=None):
     """Train in a plain loop over whole steps, whose weighted mean the loss computes."""
-    model, rows = MODELS[name](), weighted_rows(column)
-    optimizer = torch.optim.SGD(model.parameters(), lr=cases.RATE)
     criterion = CRITERIA.get(column, "ntl_was") if criterion is None else criterion
-    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
-    losses = []
-    for step in range(STEPS):
-        inputs, labels = stacked(loss_fn, rows[step * ROWS : (step + 1) * ROWS], column)
-        loss = loss_fn(model(**inputs).logits, labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return cases.Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
-
-
-def assert_same(trained, expected):
-    assert_close(trained.weights, expected.weights, TRAINED)
-    assert trained.losses == cases.logged(expected.losses)
+    prepare = partial(stacked, column=column)
+    return cases.train_plainly(name, criterion, prepare=prepare, rows=weighted_rows(column))
 
 
 @pytest.mark.parametrize(
@@ -153,25 +139,19 @@ class _Editing(Trainer):
         return super().compute_loss(model, {**inputs, "labels": labels}, *args, **kwargs)
 
 
-def test_labels_that_a_subclass_changes_in_place_are_other_labels(tmp_path):
-    losses = []
-    for in_place in (True, False):
-        cls = type("_Own", (_Editing,), {"in_place": in_place})
-        trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": HLGauss(20.0)}, cls=cls)
-        losses.append(cases.gradients(trainer, **of_trainer(trainer)(cases.samples()[:ROWS]))[0])
-    assert losses[0].item() == approx(losses[1].item())
+OF_FIELDS = HLGauss.for_fields({"first": [1, 90], "second": [1, 2]}, by="order")
 
 
-def test_reordered_labels_have_the_widths_of_their_fields(tmp_path):
-    criterion = HLGauss.for_fields({"first": [1, 90], "second": [1, 2]}, by="order")
-    rows = [
-        {"input_ids": ids, "attention_mask": [1] * 4, "labels": ids} for ids in ([5, 20, 4, 6], [7, 8, 20, 3])
-    ]
-    rows = [{name: torch.tensor(column) for name, column in row.items()} for row in rows]
+@pytest.mark.parametrize("criterion", [HLGauss(20.0), OF_FIELDS], ids=["one width", "fields"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_numbers_and_widths_are_those_of_labels_that_a_subclass_changes(in_place, criterion, tmp_path):
+    rows, places = cases.samples()[4:ROWS], torch.tensor([2, 3])
+    edited = [{**row, "labels": row["labels"].index_fill(0, places, 3)} for row in rows]
+    editing = type("_Own", (_Editing,), {"in_place": in_place})
     losses = []
-    for cls in (Trainer, _Reversing):
+    for cls, given in ((Trainer, edited), (editing, rows)):
         trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=cls)
-        losses.append(cases.gradients(trainer, **of_trainer(trainer)(rows))[0].item())
+        losses.append(cases.gradients(trainer, **of_trainer(trainer)(given))[0].item())
     assert losses[0] == approx(losses[1])
 
 

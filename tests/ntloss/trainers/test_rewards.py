@@ -5,12 +5,9 @@ import math
 
 import numpy as np
 import pytest
-import tiny_tokenizers
-import trainer_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import approx
-from transformers import PrinterCallback
 
 from ntloss.trainers.rewards import compute_score, number_reward
 
@@ -153,49 +150,6 @@ def test_what_makes_no_reward_is_an_error():
         rewards([3], [3])
 
 
-def grpo(folder, reward, **options):
-    trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    tokenizer = tiny_tokenizers.llama_like()
-    tokenizer.pad_token = tokenizer.eos_token = "<unk>"
-    own = {"num_generations": 4, "max_completion_length": 12, "bf16": False, "gradient_checkpointing": False}
-    trainer = trl.GRPOTrainer(
-        cases.llama(vocab_size=300),
-        reward,
-        trl.GRPOConfig(str(folder), **cases.PLAIN_STEPS | own | {"per_device_train_batch_size": 8} | options),
-        train_dataset=datasets.Dataset.from_list(
-            [{"prompt": f"{i} plus {i} is", "answer": None if i % 4 == 3 else str(2 * i)} for i in range(8)]
-        ),
-        processing_class=tokenizer,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path):
-    reward, returned = number_reward("answer"), []
-
-    def recorded(**columns):
-        returned.append(reward(**columns))
-        return returned[-1]
-
-    recorded.__name__ = reward.__name__
-    trainer = grpo(tmp_path, recorded)
-    before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
-    trainer.train()
-    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
-    assert len(logged) == len(returned) == cases.STEPS
-    assert any(None in values for values in returned)
-    assert any(value is not None and value > 0 for values in returned for value in values)
-    for entry, values in zip(logged, returned, strict=True):
-        scored = [value for value in values if value is not None]
-        mean = sum(scored) / len(scored)
-        assert entry["reward"] == entry["rewards/number_reward/mean"] == approx(mean)
-    assert any(not weight.equal(before[name]) for name, weight in trainer.model.state_dict().items())
-
-
 @pytest.mark.parametrize("true", ["52", 52])
 def test_verls_signature_gives_the_same_reward(true):
     options = {"error": "absolute", "scale": 10.0}
@@ -223,13 +177,3 @@ def test_verls_signature_gives_the_same_reward(true):
 def test_a_stated_confidence_is_rewarded_as_in_rlcr(completion, reward):
     found = number_reward(error="brier", invalid=-2.0)(completions=[completion], answer=[42])
     assert found == [approx(reward)]
-
-
-def test_the_best_confidence_is_the_probability_of_being_right():
-    reward = number_reward(error="brier")
-
-    def expected(stated, right=0.7):
-        of_right, of_wrong = reward(completions=[f"42, sure: {stated}"] * 2, answer=[42, 41])
-        return right * of_right + (1 - right) * of_wrong
-
-    assert max(range(101), key=expected) == 70

@@ -1,4 +1,4 @@
-"""A number-aware trainer trains what a plain loop does, however a batch is split, and `undo` restores it."""
+"""A number-aware trainer trains and evaluates as a plain loop does, and `undo` restores it."""
 
 import pickle
 
@@ -12,16 +12,8 @@ from graphs import functions_entered
 from processes import results_of
 from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
-from trainer_cases import (
-    ALONE,
-    MODELS,
-    ROWS,
-    STEPS,
-    TOGETHER,
-    number_aware_trainer,
-    train,
-    train_with,
-)
+from trainer_cases import MODELS, ROWS, STEPS, number_aware_trainer, train_with
+from trainer_cases import assert_same_training as assert_same
 from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -49,39 +41,11 @@ def one():
     return {name: cases.train_plainly(name) for name in MODELS}
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """Results of two processes, for every setting."""
-    return cases.trained_together(tmp_path_factory.mktemp("two"))
-
-
-def assert_same(trained, expected):
-    losses, weights = trained.differences(expected)
-    assert losses < CLOSE * max(expected.losses) + cases.LOSS_ROUNDING
-    assert weights < CLOSE
-
-
 @EITHER_MODEL
 def test_training_changes_weights_by_much_more_than_the_tolerance(name, one):
     before = MODELS[name]().state_dict()
     moved = [(one[name].weights[key] - weight).abs().max() for key, weight in before.items()]
     assert min(moved) > 10 * CLOSE
-
-
-@pytest.mark.parametrize("setting", ALONE, ids=str)
-@EITHER_MODEL
-def test_a_trainer_trains_the_weights_of_a_plain_loop(name, setting, one, tmp_path):
-    # Some micro-batches have no numbers, some no label at all.
-    assert_same(train(name, setting, tmp_path), one[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [(name, setting) for name in MODELS for setting in TOGETHER if cases.possible(name, setting)],
-    ids=str,
-)
-def test_two_processes_train_the_weights_of_a_plain_loop(name, setting, one, two):
-    assert_same(two[name, setting], one[name])
 
 
 @EITHER_WAY
@@ -481,13 +445,6 @@ def test_the_processes_of_a_loader_find_the_numbers(name, way, workers, tmp_path
     assert first.count("± 2") == 3
     assert first in repr(handle_of(trainer))
     assert trainer.evaluate(cases.samples())["eval_ntl"] > 0
-
-
-def test_numbers_travel_with_batches_that_accelerate_dispatches_or_splits(tmp_path):
-    together = results_of(cases.train_with_loaders, (tmp_path,), tmp_path)[0]
-    one = cases.train_plainly("llama", HLGauss(2.0))
-    for how in cases.LOADERS:
-        assert together[how].differences(one)[1] < CLOSE, how
 
 
 def test_the_labels_separator_of_thousands_is_given_with_a_tokenizer(tmp_path):
