@@ -48,7 +48,7 @@ test-oldest: $(OLDEST)/.installed  ## the library and its trainers, with the old
 
 # Each in an environment of its own: 10 GB and an hour in all. TRAINER=torchtitan tests one.
 test-trainers:  ## the plug-ins inside ms-swift, LLaMA-Factory, axolotl, torchtitan and verl
-	$(PYTHON) tools/test_trainers.py $(TRAINER)
+	$(PYTHON) tests/trainers/run.py $(TRAINER)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)

@@ -11,7 +11,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv-trainers"
 TORCH = "torch==2.13.0"
 # torchtitan imports Triton, and transformers reads its tokenizer for us.
@@ -45,7 +45,6 @@ NEED_CUDA = {"llamafactory": ["torchvision", "torchaudio"]}
 
 
 def make_environment(name):
-    """Make the environment of a trainer, unless it is there, and return its Python."""
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     if (folder / ".installed").exists():
