@@ -122,11 +122,9 @@ def answer_of(response: Any) -> Answer:
         parts = inside[:1] if isinstance(inside, list | tuple) else (_field(inside, name) for name in _INNER)
         inside = next((part for part in parts if part and not isinstance(part, str)), None)
     raise ValueError(
-        "response: expected an answer with log-probabilities. Ask for them: of chats by logprobs=True, "
-        "top_logprobs=20, of completions by logprobs=20, of TGI by details=true, top_n_tokens=5, of SGLang "
-        "by return_logprob=true, top_logprobs_num=20, of Gemini by responseLogprobs=true, logprobs=20, of "
-        "llama.cpp's /completion by n_probs=20. Models that reason, and some APIs, return none; "
-        "scores_from_samples counts the scores of several answers in place of them"
+        "response: expected an answer with log-probabilities. Ask for them, of chats by logprobs=True, "
+        "top_logprobs=20; docs/scores.md has the options of other APIs. Models that reason, and some APIs, "
+        "return none; scores_from_samples counts the scores of several answers in place of them"
     )
 
 
