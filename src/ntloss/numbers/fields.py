@@ -56,9 +56,10 @@ def find_fields(
         fields: names of the fields, as they stand in the text.
         by: "name" (default): a number belongs to the field whose name stands before it with nothing but marks
             and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), or a unit or a scale in
-            brackets (`size (m): 4`), and so do the further numbers of a list in brackets. "order": the first
-            number belongs to the first field, the second to the second, and so on. Or a function of the text
-            that returns the name, start and end of each number.
+            brackets (`size (m): 4`), and so do the further numbers of a list in brackets. A new line may
+            begin only behind a colon, an equals sign or a bracket. "order": the first number belongs to the
+            first field, the second to the second, and so on. Or a function of the text that returns the name,
+            start and end of each number.
         thousands: see `ntloss.numbers.parse_numbers`. Default: the text decides.
 
     Returns:

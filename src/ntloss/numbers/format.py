@@ -117,15 +117,8 @@ class NumberFormat:
         """
         parsed = _parse(number)
         whole, decimals = _count_digits(parsed)
-        misfit = None
-        if whole > self.digits:
-            misfit = f"it has {whole} digits before the point; expected at most {self.digits}"
-        elif decimals > self.decimals:
-            misfit = f"it has {decimals} digits after the point; expected at most {self.decimals}"
-        elif parsed < 0 and not self.signed:
-            misfit = "it is negative; expected no negative number"
-        if misfit:
-            raise ValueError(f"{str(number).strip()[:80]!r} does not fit the number format: {misfit}")
+        if whole > self.digits or decimals > self.decimals or (parsed < 0 and not self.signed):
+            raise ValueError(f"{str(number).strip()[:80]!r} does not fit {self}")
         return f"{parsed:{'+' if self.signed else ''}0{len(self.slots)}.{self.decimals}f}"
 
     def read(self, text: str) -> Decimal:

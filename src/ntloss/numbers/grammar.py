@@ -127,18 +127,12 @@ _SIGN_APART = re.compile(
 
 
 class Written(NamedTuple):
-    """A number in a text.
+    """A number in a text."""
 
-    Args:
-        start, end: where it stands, with its sign, currency and magnitude.
-        plain: the number as `float` and `decimal.Decimal` read it.
-        alone: whether nothing makes it a part of something else, such as a fraction, a range or a date.
-    """
-
-    start: int
+    start: int  # where it stands, with its sign, currency and magnitude
     end: int
-    plain: str
-    alone: bool
+    plain: str  # as `float` and `decimal.Decimal` read it
+    alone: bool  # whether nothing makes it a part of something else, such as a fraction, a range or a date
 
     @property
     def value(self) -> float:
@@ -303,17 +297,11 @@ def value_of_token(text: str) -> float | None:
 
 
 class Reading(NamedTuple):
-    """What a text that is still being written says of its number.
+    """What a text that is still being written says of its number."""
 
-    Args:
-        value: the number that the text begins with, if nothing followed it; None if there is none (yet).
-        tied: whether what follows the number makes it a part of something else: the `1` of `1/2`.
-        open: whether further characters may change `value` or `tied`.
-    """
-
-    value: float | None
-    tied: bool
-    open: bool
+    value: float | None  # that the text begins with, if nothing followed it; None if there is none (yet)
+    tied: bool  # whether what follows the number makes it a part of something else: the `1` of `1/2`
+    open: bool  # whether further characters may change `value` or `tied`
 
 
 class NumberReader(NamedTuple):

@@ -98,11 +98,6 @@ class Spelling(dict[int, bytes]):
 
     Those that are given by value write what stands in no text, so that nothing beside them joins over them.
 
-    Args:
-        tokens: the number tokens, of `NumberToken`.
-        texts: the texts of all tokens.
-        vocab_size: width of the model's logits.
-
     Attributes:
         digits: token to the number of digits that it writes, of the tokens that were looked up.
         is_number: `[vocab]`, bool, whether a token is a number token.

@@ -328,9 +328,8 @@ class NumberVocabulary:
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or a level has no value.
-            ValueError: fewer than two levels, one whose value is not finite, or one that the tokenizer writes
-                with several tokens, such as 10 with most tokenizers, or with a token that stands for unknown
-                texts.
+            ValueError: fewer than two levels, one whose value is not finite, or one that has no token of its
+                own, such as 10 with most tokenizers.
 
         Example:
             >>> from tokenizers import Tokenizer, models
@@ -348,13 +347,7 @@ class NumberVocabulary:
         for name, value in names.items():
             ids = {i for spaced in (name, f" {name}") if (i := _one_token(texts, spaced)) is not None}
             several += [] if ids else [name]
-            for i in ids:
-                if i in found:
-                    raise ValueError(
-                        f"levels: the tokenizer writes {name!r} and {found[i].text.strip()!r} with the same "
-                        f"token, {i}"
-                    )
-                found[i] = NumberToken(i, texts.text_of(i) or name, value, is_value=True)
+            found |= {i: NumberToken(i, texts.text_of(i) or name, value, is_value=True) for i in ids}
         if several:
             raise ValueError(
                 f"levels: the tokenizer has no token of its own for {', '.join(map(repr, several))}. "

@@ -63,17 +63,11 @@ class Scale:
 
 
 class Begun(NamedTuple):
-    """What an answer is so far.
+    """What an answer is so far."""
 
-    Args:
-        level: the level, or NONE.
-        longer: whether the text begins a longer level, as `1` begins 10.
-        goes_on: whether digits or letters directly behind it would make another answer of the level.
-    """
-
-    level: Any
-    longer: bool
-    goes_on: bool
+    level: Any  # or NONE
+    longer: bool  # whether the text begins a longer level, as `1` begins 10
+    goes_on: bool  # whether digits or letters directly behind it would make another answer of the level
 
 
 def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
@@ -113,11 +107,11 @@ def _plain(number: str) -> str:
 
 
 class Node(NamedTuple):
-    """A text that may become a level, with its probability, and what its source knows it by."""
+    """A text that may become a level."""
 
     text: str
-    share: float
-    state: Any
+    share: float  # its probability
+    state: Any  # what its source knows it by
 
 
 Ask = Callable[[Sequence[Node]], Sequence[Iterable[tuple[str, float, Any]] | None]]

@@ -60,8 +60,7 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings) -> Ra
             row without probability on its levels.
 
     Source: Epstein, Journal of Applied Meteorology 1969 (ranked probability score); Brier, Monthly Weather
-    Review 1950; Guo et al., "On Calibration of Modern Neural Networks", ICML 2017 (calibration error,
-    temperature).
+    Review 1950; Guo et al., "On Calibration of Modern Neural Networks", ICML 2017 (calibration error).
 
     Example:
         >>> from ntloss.scores import ScoreReading
@@ -95,8 +94,8 @@ def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
     """Fit the temperature of the smallest log loss on rated rows; needs scikit-learn 1.7.
 
     The new probabilities are proportional to the old ones to the power 1 / temperature: a temperature above 1
-    makes the judge less sure, one below 1 more. It does not change which levels are likelier than others. Fit
-    it on rows that the judge was not trained on, a hundred or more, and measure on others.
+    makes the judge less sure, one below 1 more. Fit it on a hundred or more rows that the judge was not
+    trained on, and measure on others.
 
     Args:
         scores, ratings: see `compare_with_ratings`.

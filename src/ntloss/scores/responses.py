@@ -66,9 +66,8 @@ class Position(NamedTuple):
             token, log_prob, _ = _entry(each) or (None, None, None)
             if not isinstance(token, str) or not isinstance(log_prob, Real):
                 raise TypeError(
-                    "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, SGLang "
-                    "(with return_text_in_logprobs=True), TGI, llama.cpp, Ollama and Gemini return them; "
-                    f"given {each!r:.100}"
+                    "top_logprobs: expected entries with a token and a logprob, as APIs return them (SGLang "
+                    f"with return_text_in_logprobs=True), given {each!r:.100}"
                 )
             shares[_clean(token)] = shares.get(_clean(token), 0.0) + math.exp(log_prob)
         if self.written is not None and self.log_prob is not None:
@@ -123,8 +122,8 @@ def answer_of(response: Any) -> Answer:
         inside = next((part for part in parts if part and not isinstance(part, str)), None)
     raise ValueError(
         "response: expected an answer with log-probabilities. Ask for them, of chats by logprobs=True, "
-        "top_logprobs=20; docs/scores.md has the options of other APIs. Models that reason, and some APIs, "
-        "return none; scores_from_samples counts the scores of several answers in place of them"
+        "top_logprobs=20; the page on scores has the options of other APIs. Models that reason, and some "
+        "APIs, return none; scores_from_samples counts the scores of several answers in place of them"
     )
 
 

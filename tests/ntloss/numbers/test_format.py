@@ -92,10 +92,7 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     for plus, first in (("optional", {*range(15)}), ("written", {10, 11, 12})):
         slots = NumberFormat(2, signed=True, plus=plus).tokens(vocabulary)
         assert {token for token, _ in slots[0]} == first
-        assert {token for token, _ in slots[1]} == {
-            *digits,
-            13,
-        }  # no space inside, and three digits are too many
+        assert {token for token, _ in slots[1]} == {*digits, 13}  # no space inside, nor three digits
     allowed, lengths = NumberFormat(1, 1, signed=True).masks(vocabulary)
     assert [row.nonzero()[:, 0].tolist() for row in allowed] == [[10, 11], [*digits], [16], [*digits]]
     assert lengths[[10, 3, 16]].tolist() == [1, 1, 1]
@@ -103,22 +100,14 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     assert [[token for token, _ in slot] for slot in NumberFormat(3).tokens(pairs)] == [[1], [0], []]
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        [7, 12.5], ["7", 12.5], np.array([7, 12.5], dtype=np.float32), torch.tensor([7, 12.5]),
-        torch.tensor([7, 12.5], dtype=torch.bfloat16), [Decimal("7.0"), Decimal("12.5")],
-        [np.int64(7), np.float32(12.5)], [Fraction(7), Fraction(25, 2)],
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_a_format_of_numbers_is_that_of_their_texts(numbers):
-    found = NumberFormat.of(numbers)
-    assert found == NumberFormat(digits=2, decimals=1)
-    assert [found.write(number) for number in numbers] == ["07.0", "12.5"]
-
-
-def test_numbers_are_written_with_the_digits_that_their_type_holds():
+def test_numbers_of_any_type_are_written_with_the_digits_that_it_holds():
+    for numbers in (
+        ["7", 12.5], np.array([7, 12.5], dtype=np.float32), torch.tensor([7, 12.5], dtype=torch.bfloat16),
+        [Decimal("7.0"), Decimal("12.5")], [np.int64(7), Fraction(25, 2)],
+    ):  # fmt: skip
+        found = NumberFormat.of(numbers)
+        assert found == NumberFormat(digits=2, decimals=1)
+        assert [found.write(number) for number in numbers] == ["07.0", "12.5"]
     for number in (np.float32(12.3), torch.tensor(12.3), 12.3):
         assert NumberFormat.of([number]).write(number) == "12.3"
     assert NumberFormat(20).write(10**19 + 1) == "10000000000000000001"
