@@ -244,7 +244,8 @@ class NumberVocabulary:
                 f"tokens={tokens!r}: expected 'digits', 'numbers', or None to let the tokenizer decide"
             )
         texts = texts_within(tokenizer, vocab_size)
-        found = find_number_tokens(texts)
+        values = ((i, text, value_of_token(text)) for i, text in sorted(texts.decoded.items()))
+        found = [NumberToken(i, text, value) for i, text, value in values if value is not None]
         if tokens is None:
             tokens = choose_tokens(writings_of(texts), found)
         if tokens == "digits":
@@ -395,12 +396,6 @@ def _outside(token_id: int, vocab_size: int) -> ValueError:
         f"token id {token_id} is outside of a vocabulary of {vocab_size:,} tokens. Pass vocab_size=<width of "
         "the model's logits>."
     )
-
-
-def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
-    """The tokens whose text is a number, by ascending id."""
-    values = ((i, text, value_of_token(text)) for i, text in sorted(texts.decoded.items()))
-    return [NumberToken(i, text, value) for i, text, value in values if value is not None]
 
 
 def missing_digits(tokens: Iterable[NumberToken]) -> list[str]:
