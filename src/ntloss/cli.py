@@ -84,7 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tokenizer", metavar="TOKENIZER", help="folder, file, hub name or tiktoken:<encoding>"
     )
     inspect.add_argument("--text", metavar="FILE", help="UTF-8 text file; - for standard input")
-    inspect.add_argument("--thousands", metavar="MARK", help="the separator of thousands; '' for none")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of text")
     _add_regression(commands)
     given = parser.parse_args(arguments)
@@ -166,9 +165,7 @@ def _inspect(given: argparse.Namespace) -> int:
         tokenizer = load_tokenizer(given.tokenizer)
         from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer  # slow: torch
 
-        inspection = inspect_tokenizer(
-            tokenizer, [SENTENCE] if lines is None else lines, thousands=given.thousands
-        )
+        inspection = inspect_tokenizer(tokenizer, SENTENCE if lines is None else lines)
     except (TokenizerLoadingError, OSError, TypeError, ValueError) as error:
         print(f"ntloss: {error}", file=sys.stderr)
         return 2

@@ -314,7 +314,8 @@ class NTLossDotProduct(_PublishedLoss):
         if any(each.name == "reduction" or each.kind == each.VAR_KEYWORD for each in parameters):
             elementwise = partial(loss_function, reduction="none")
         vocabulary = _published_vocabulary(tokenizer, vocab_size, digit_level, space_prefixed)
-        ends = vocabulary.value_tensor()[[0, -1]]  # of which each may be mistaken for the other
+        values = vocabulary.distinct_values  # the ends of which may be mistaken for each other
+        ends = torch.tensor([values[0], values[-1]], dtype=torch.float64, device="cpu")
         worst = float(elementwise(ends, ends.flip(0)).abs().max())
         criterion = partial(_of_expected_value, loss_function=elementwise)
         super().__init__(vocabulary, criterion, worst, reweigh)

@@ -70,10 +70,6 @@ def test_json_holds_the_inspection(folder, tmp_path, run_inspect):
     assert inspection["coverage"] == {"digits": 1 / 3, "numbers": 1.0}
 
 
-def test_the_separator_of_thousands_is_an_option(folder, run_inspect):
-    assert json.loads(run_inspect(folder, "--thousands", ",", "--json"))["reads"]["(1,234)"] == [1234.0]
-
-
 def test_reads_standard_input(folder, run_inspect, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff7 8".encode())))
     assert "100.0%" in run_inspect(folder, "--text", "-")
@@ -82,9 +78,9 @@ def test_reads_standard_input(folder, run_inspect, monkeypatch):
 def test_long_lines_are_split_between_numbers(folder, tmp_path, run_inspect, monkeypatch):
     longest = []
 
-    def inspected(tokenizer, texts, **options):
+    def inspected(tokenizer, texts):
         longest.append(max(map(len, texts)))
-        return inspect_tokenizer(tokenizer, texts, **options)
+        return inspect_tokenizer(tokenizer, texts)
 
     monkeypatch.setattr("ntloss.numbers.inspection.inspect_tokenizer", inspected)
     inspections = []
@@ -106,7 +102,7 @@ def test_runs_as_a_module_on_a_terminal_without_unicode(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"), (b"\n \n", "is empty"), (None, "No such file")],
+    [(b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"), (b"\n \n", "text"), (None, "No such file")],
     ids=["latin-1", "blank", "missing"],
 )
 def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(content, message, folder, tmp_path, capsys):

@@ -67,10 +67,7 @@ class NumberFormat:
 
     def __post_init__(self) -> None:
         for name in ("digits", "decimals"):
-            try:
-                object.__setattr__(self, name, operator.index(getattr(self, name)))
-            except TypeError as error:
-                raise TypeError(f"{name}={getattr(self, name)!r}: expected an int") from error
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.plus not in PLUS:
             raise ValueError(f"plus={self.plus!r}: expected one of {PLUS}")
         if self.digits < 1 or self.decimals < 0:
@@ -80,24 +77,19 @@ class NumberFormat:
             )
 
     @classmethod
-    def of(
-        cls, numbers: Iterable[str | float], digits: int | None = None, decimals: int | None = None
-    ) -> NumberFormat:
+    def of(cls, numbers: Iterable[str | float]) -> NumberFormat:
         """Choose the smallest fixed width that fits all numbers, with signs if any is negative.
 
         Args:
             numbers: numbers, or numbers in plain text, which keeps zeros at the end apart from rounding; at
                 least one. A list, an array, a column or a tensor.
-            digits: digits before the point. Default: as many as the numbers need.
-            decimals: digits after the point. Default: as many as the numbers need.
 
         Returns:
             The format.
 
         Raises:
             TypeError: one is neither a number nor a text, or all are one text.
-            ValueError: there are no numbers, one is not a single finite number, or does not fit the given
-                digits or decimals.
+            ValueError: there are no numbers, or one is not a single finite number.
 
         Example:
             >>> NumberFormat.of([7, -12.5, "120"]).write(7)
@@ -108,13 +100,8 @@ class NumberFormat:
         parsed = [_parse(text) for text in numbers]
         if not parsed:
             raise ValueError("there are no numbers: expected at least one")
-        whole, after = map(max, zip(*map(_count_digits, parsed), strict=True))
-        signed = any(number < 0 for number in parsed)
-        found = cls(whole if digits is None else digits, after if decimals is None else decimals, signed)
-        if digits is not None or decimals is not None:
-            for number in parsed:
-                found.write(f"{number:f}")  # an error if it does not fit
-        return found
+        digits, decimals = map(max, zip(*map(_count_digits, parsed), strict=True))
+        return cls(digits, decimals, signed=any(number < 0 for number in parsed))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -130,24 +117,9 @@ class NumberFormat:
         """
         parsed = _parse(number)
         whole, decimals = _count_digits(parsed)
-        misfit = None
-        if whole > self.digits:
-            misfit = f"it has {whole} digits before the point; expected at most {self.digits}"
-        elif decimals > self.decimals:
-            misfit = f"it has {decimals} digits after the point; expected at most {self.decimals}"
-        elif parsed < 0 and not self.signed:
-            misfit = "it is negative; expected no negative number"
-        if misfit:
-            raise ValueError(f"{str(number).strip()[:80]!r} does not fit the number format: {misfit}")
+        if whole > self.digits or decimals > self.decimals or (parsed < 0 and not self.signed):
+            raise ValueError(f"{str(number).strip()[:80]!r} does not fit {self}")
         return f"{parsed:{'+' if self.signed else ''}0{len(self.slots)}.{self.decimals}f}"
-
-    def fits(self, number: str | float) -> bool:
-        """Return whether this is a number, or a text of one, that this format can write."""
-        try:
-            self.write(number)
-        except ValueError:
-            return False
-        return True
 
     def read(self, text: str) -> Decimal:
         """Read a number of fixed width, as `write` returns it.

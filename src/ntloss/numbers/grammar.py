@@ -69,14 +69,7 @@ MARKS = "".join(
 
 
 def _one_of(characters: str) -> str:
-    """Return a class of characters, with ranges, which are faster to compile."""
-    ends = list[list[int]]()
-    for code in sorted(map(ord, {*characters})):
-        if ends and ends[-1][1] == code - 1:
-            ends[-1][1] = code
-        else:
-            ends.append([code, code])
-    return "[" + "".join("-".join(re.escape(chr(code)) for code in sorted({*each})) for each in ends) + "]"
+    return f"[{re.escape(characters)}]"
 
 
 def _any(words: tuple[str, ...]) -> str:
@@ -134,18 +127,12 @@ _SIGN_APART = re.compile(
 
 
 class Written(NamedTuple):
-    """A number in a text.
+    """A number in a text."""
 
-    Args:
-        start, end: where it stands, with its sign, currency and magnitude.
-        plain: the number as `float` and `decimal.Decimal` read it.
-        alone: whether nothing makes it a part of something else, such as a fraction, a range or a date.
-    """
-
-    start: int
+    start: int  # where it stands, with its sign, currency and magnitude
     end: int
-    plain: str
-    alone: bool
+    plain: str  # as `float` and `decimal.Decimal` read it
+    alone: bool  # whether nothing makes it a part of something else, such as a fraction, a range or a date
 
     @property
     def value(self) -> float:
@@ -268,18 +255,7 @@ def match_numbers(text: str, thousands: str | None) -> Iterator[tuple[re.Match[s
 
 
 def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
-    """Find all numbers of a text, from left to right.
-
-    Args:
-        text: any text.
-        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
-
-    Returns:
-        The numbers with their places.
-
-    Raises:
-        TypeError: not a text.
-        ValueError: an unknown separator.
+    """Find all numbers of a text, from left to right, with their places; for `thousands` see `parse_numbers`.
 
     Example:
         >>> [(n.plain, n.alone) for n in find_numbers("$1,234.5 on 3/4: 67 million")]
@@ -321,17 +297,11 @@ def value_of_token(text: str) -> float | None:
 
 
 class Reading(NamedTuple):
-    """What a text that is still being written says of its number.
+    """What a text that is still being written says of its number."""
 
-    Args:
-        value: the number that the text begins with, if nothing followed it; None if there is none (yet).
-        tied: whether what follows the number makes it a part of something else: the `1` of `1/2`.
-        open: whether further characters may change `value` or `tied`.
-    """
-
-    value: float | None
-    tied: bool
-    open: bool
+    value: float | None  # that the text begins with, if nothing followed it; None if there is none (yet)
+    tied: bool  # whether what follows the number makes it a part of something else: the `1` of `1/2`
+    open: bool  # whether further characters may change `value` or `tied`
 
 
 class NumberReader(NamedTuple):
@@ -373,7 +343,10 @@ class NumberReader(NamedTuple):
 
     def read(self, text: str) -> Reading:
         """Read what has been written so far, which may end in a part of a character (surrogates)."""
-        return _read(self, text)
+        text = _LAST_PART.sub("", _with_characters(text))  # a part is open until it is a character
+        number, tied = self._match(text)
+        value = None if number is None else as_value(_plain(number, self.thousands))
+        return Reading(value, tied, _is_open(self, self.state(text)))
 
     def length(self, text: str) -> int:
         """Return how many characters of a text its number takes, with what stands before it."""
@@ -394,31 +367,26 @@ class NumberReader(NamedTuple):
 
     def _match(self, text: str) -> tuple[re.Match[str] | None, bool]:
         """Return the number that a text begins with, and whether it is tied."""
-        patterns = _patterns(self.thousands)
-        number = patterns.number.match("$" + text if self._is_amount(text) else text)
-        return number, number is not None and patterns.ties.match(number.string, number.end()) is not None
+        pattern, ties, *_ = _patterns(self.thousands)
+        number = pattern.match("$" + text if self._is_amount(text) else text)
+        return number, number is not None and ties.match(number.string, number.end()) is not None
 
     def _is_amount(self, text: str) -> bool:
         """Return whether the text goes on with an amount of money whose currency stands before it."""
         return self.money and _AMOUNT.match(text) is not None
 
 
-class _Patterns(NamedTuple):
-    number: re.Pattern[str]
-    ties: re.Pattern[str]
-    begun: Any  # a number, of `regex`
-    begun_ties: Any  # the same with what ties it
-
-
 @functools.cache
-def _patterns(thousands: str | None) -> _Patterns:
-    import regex  # transformers needs it, too: it matches what is still being written
+def _patterns(thousands: str | None) -> tuple[re.Pattern[str], re.Pattern[str], Any, Any]:
+    """Return the patterns of a number and of what ties it, and those of a number that is being written.
 
-    number = rf"\s{{0,2}}{_number(thousands, _SYMBOL, '')}"
-    ties = _ties(thousands, _SYMBOL, "")
-    return _Patterns(
-        re.compile(number), re.compile(ties), regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
-    )
+    The last two are of the package `regex`, which transformers needs, too: a number, and one that is tied.
+    """
+    import regex
+
+    number, ties = rf"\s{{0,2}}{_number(thousands, _SYMBOL, '')}", _ties(thousands, _SYMBOL, "")
+    begun, begun_ties = regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
+    return re.compile(number), re.compile(ties), begun, begun_ties
 
 
 def _with_characters(text: str) -> str:
@@ -429,24 +397,15 @@ def _with_characters(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=2**16)
-def _read(reader: NumberReader, text: str) -> Reading:
-    text = _LAST_PART.sub("", _with_characters(text))  # a part is open until it is a character
-    number, tied = reader._match(text)
-    value = None if number is None else as_value(_plain(number, reader.thousands))
-    return Reading(value, tied, _is_open(reader, reader.state(text)))
-
-
-@functools.lru_cache(maxsize=2**16)
 def _is_open(reader: NumberReader, text: str) -> bool:
     """Return whether characters that follow may change the number of a text, or whether it is tied."""
-    patterns = _patterns(reader.thousands)
+    _, ties, begun, begun_ties = _patterns(reader.thousands)
     number, tied = reader._match(text)
     text = "$" + text if reader._is_amount(text) else text
-    begun = patterns.begun if tied else patterns.begun_ties
-    if begun.fullmatch(text, partial=True) is not None:
+    if (begun if tied else begun_ties).fullmatch(text, partial=True) is not None:
         return True
     # Three digits behind a space may tie, which a fourth one unties.
-    return tied and number is not None and patterns.ties.match(text + "1", number.end()) is None
+    return tied and number is not None and ties.match(text + "1", number.end()) is None
 
 
 # For states: what the grammar takes for the same. Only the first digit of a number may not be 0.
@@ -482,10 +441,8 @@ def _shortened(thousands: str | None) -> list[tuple[re.Pattern[str], str]]:
     whole = rf"(?:^|(?<=\$))(?:1{{1,3}}{mark}(?:{group})*111|[01]1*)"
     found = [
         (rf"{whole}(?=[\-\u2013:/\u00d7^*+~a-zA-Z])", "1"),  # a mark ties numbers of any length
-        (
-            rf"(?:^|(?<=\$))1{{1,3}}{mark}(?:{group})*(?={group})",
-            "",
-        ),  # of groups, the last one that is complete
+        # Of groups, the last one that is complete.
+        (rf"(?:^|(?<=\$))1{{1,3}}{mark}(?:{group})*(?={group})", ""),
         ("(?<=1111)1+", ""),
     ]
     if thousands != POINT:

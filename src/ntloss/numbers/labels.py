@@ -109,20 +109,11 @@ def find_numbers(
         `[..., seq, columns]`, int64, on the CPU: `LabelNumbers` in one tensor. So it is split, gathered and
         moved as the labels are, and unlike floats it is never cast to half precision.
 
-    Raises:
-        RuntimeError: the labels have no values here, as on the device "meta" or in `torch.func.vmap`.
-
     Example:
-        >>> import torch
-        >>> from ntloss import NumberVocabulary
-        >>> from ntloss.numbers.labels import LabelNumbers, find_numbers
         >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
         >>> found = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), vocabulary)
-        >>> numbers = LabelNumbers.unpack(found)
-        >>> numbers.place  # of 12.5 and 7
+        >>> LabelNumbers.unpack(found).place  # of 12.5 and 7
         tensor([[ 1,  0,  0, -1,  0,  0]])
-        >>> numbers.starts
-        tensor([[1, 0, 0, 0, 0, 1]])
     """
     shape, seq = labels.shape, labels.shape[-1] if labels.dim() else 1
     spelling = vocabulary.spelling
@@ -182,18 +173,8 @@ def without_float64(packed: Tensor) -> Tensor:
     return LabelNumbers.unpack(packed.cpu()).pack(torch.float32) if packed.dtype == torch.int64 else packed
 
 
-class _Digits(NamedTuple):
-    """The digits of numbers in a text, from left to right, `[digits]`."""
-
-    token: Tensor  # index of its token
-    number: Tensor  # index of its number
-    place: Tensor
-    after: Tensor  # digits of the number after it
-    value: Tensor  # 0 to 9, float64
-
-
-def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Digits:
-    """Find the digits of numbers, and their places.
+def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> tuple[Tensor, ...]:
+    """Return of each digit of the numbers: its token, number, place, digits after it, and value as float64.
 
     `numbers` are `[numbers, 4]`: where each starts, its digits before and after the point, its power of ten.
     `token` is the index of the token of each digit in the text, whether it belongs to a number or not.
@@ -216,16 +197,15 @@ def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Di
         number, power = 2 * number + second, torch.where(second | (total == whole), power, 0)
         rank, total = torch.where(second, rank - whole, rank), torch.where(second, total - whole, whole)
         whole = total
-    after = total - 1 - rank
-    return _Digits(token.index_select(0, own), number, whole - 1 - rank + power, after, value)
+    return token.index_select(0, own), number, whole - 1 - rank + power, total - 1 - rank, value
 
 
 def _by_token(
-    digits: _Digits, ids: Tensor, spelling: Spelling, decimals: bool
+    digits: tuple[Tensor, ...], ids: Tensor, spelling: Spelling, decimals: bool
 ) -> tuple[Tensor, LabelNumbers]:
     """Return which of the tokens `ids` are number tokens of numbers, and the numbers of these.
 
-    A token may hold digits of several numbers (`1/2`), and belongs to the last one.
+    `digits` are those of `_digits_of`. A token of several numbers (`1/2`) belongs to the last one.
     """
     token, number, place, after, value = digits
     new_token, new_number = token[1:] != token[:-1], number[1:] != number[:-1]

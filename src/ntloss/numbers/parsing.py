@@ -118,8 +118,6 @@ def parse_number(
     if callable(which):
         return which(text)
     check_which(which)
-    if not isinstance(text, str):
-        raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     if of is not None and (isinstance(of, bool | str) or not 0 < as_float(of) < math.inf):
         raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
     if of is not None:
@@ -140,12 +138,8 @@ def find_answer(text: str, mark: str | None = None) -> str | None:
     r"""Return what follows the mark of the answer in a completion.
 
     That is the first mark behind the last thought that has ended (`</think>`); without a mark, it is what
-    follows the thought. An unfinished thought is no answer.
-
-    Args:
-        text: the completion.
-        mark: a regular expression. Default: `####`, `\boxed{`, `<answer>`, "answer is", "answer:" and the
-            like, in any case.
+    follows the thought. An unfinished thought is no answer. The mark is a regular expression, by default of
+    `####`, `\boxed{`, `<answer>`, "answer is", "answer:" and the like, in any case.
 
     Returns:
         The rest of the text; None without a mark or a thought that has ended.

@@ -10,7 +10,6 @@ import functools
 import itertools
 import re
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ntloss.numbers.grammar import DIGITS, POINT, count_digits, is_piece, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, is_piece, with_ascii_sign
 
 # SentencePiece's byte fallback. "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -31,20 +30,16 @@ _MARKERS = "▁Ġ#"  # that tokenizers put before a word, or before what continu
 _A_DIGIT = re.compile(f"[{DIGITS}]")
 ASCII_DIGIT = re.compile(rb"[0-9]")
 _LETTER = "[A-Za-z]"
-_BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
 
 
 # At module level, as all encoders here, so that a vocabulary can be pickled.
-def cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
-    """Raise a ValueError: the encoder of a vocabulary that was made without one."""
-    raise ValueError(
-        "this vocabulary cannot tokenize text: it was made by from_mapping without `encode`. "
-        "Pass encode=<text to token ids> to from_mapping."
-    )
+def _encode_none(texts: list[str]) -> Sequence[Sequence[int]]:
+    """Stand for the encoder of a vocabulary that has no tokenizer, which nothing calls."""
+    raise NotImplementedError
 
 
-def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
+def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
     """Encode texts one by one."""
     return [encode(text) for text in texts]
 
@@ -60,7 +55,7 @@ class TokenTexts:
     bare: Mapping[int, bool]  # whether the token's own string is that text, without a tokenizer's marker
     vocab_size: int  # by default the largest id plus 1
     letter_ids: tuple[int, ...] = ()  # of the tokens that begin with an ASCII letter, without a space
-    encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
+    encode: Encode = _encode_none  # encodes a list of texts to rows of token ids
     spell: Callable[[int], bytes | None] | None = None  # what any token writes, in UTF-8
     # Pairs of kinds of characters between which the tokenizer keeps no space, see `kind_of`.
     unkept: frozenset[tuple[str, str]] = frozenset()
@@ -70,7 +65,7 @@ class TokenTexts:
         spell = self.spell
         if isinstance(spell, functools.partial):
             spell = functools.partial(_spell_if_alive, spell.func, weakref.ref(spell.args[0]))
-        return replace(self, encode=cannot_encode, spell=spell)
+        return replace(self, encode=_encode_none, spell=spell)
 
     def within(self, vocab_size: int) -> TokenTexts:
         """Return the texts of the tokens of a vocabulary of another size."""
@@ -90,18 +85,6 @@ class TokenTexts:
         written = self.bytes_of(token_id)
         return None if written is None else written.decode(errors="replace")
 
-    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
-        """Count how often each token occurs in texts; return the counts, and that of the texts' digits.
-
-        These are the digits of the tokens if there are more: a tokenizer may normalize `４²` to `42`.
-        """
-        texts = as_texts(texts)
-        used: Counter[int] = Counter()
-        for start in range(0, len(texts), _BATCH):
-            used.update(itertools.chain.from_iterable(self.encode(texts[start : start + _BATCH])))
-        of_tokens = sum(n * count_digits(self.decoded.get(token_id, "")) for token_id, n in used.items())
-        return used, max(of_tokens, sum(map(count_digits, texts)))
-
 
 BREAK = b"\0"
 """What stands in no text, in place of labels that are ignored, and between rows."""
@@ -114,11 +97,6 @@ class Spelling(dict[int, bytes]):
     """What each token writes, in UTF-8: a token is looked up when it is first asked for.
 
     Those that are given by value write what stands in no text, so that nothing beside them joins over them.
-
-    Args:
-        tokens: the number tokens, of `NumberToken`.
-        texts: the texts of all tokens.
-        vocab_size: width of the model's logits.
 
     Attributes:
         digits: token to the number of digits that it writes, of the tokens that were looked up.
@@ -183,15 +161,6 @@ class Spelling(dict[int, bytes]):
                 found[i] = (b" " if pair[0] == "a" else b"") + piece.lstrip(b" ")
             last, spaces = kind_of(chr(written[-1])), []
         return found
-
-
-def as_texts(texts: str | Iterable[str]) -> list[str]:
-    """Return a text, or several, as a list; a TypeError for anything else."""
-    items: list[Any] = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
-    for item in items:
-        if not isinstance(item, str):
-            raise TypeError(f"expected a text, or a list of texts, given {type(item).__name__} {item!r:.100}")
-    return items
 
 
 def kind_of(character: str) -> str:
@@ -278,7 +247,7 @@ def _texts_of_other(tokenizer: Any) -> TokenTexts:
         {i: not text.startswith(" ") for i, text in decoded.items()},
         size,
         tuple(i for i, text in texts.items() if re.match(_LETTER, text)),
-        functools.partial(encode_each, encode),
+        functools.partial(_encode_each, encode),
         functools.partial(_spell_other, tokenizer),
     )
 

@@ -7,15 +7,11 @@ tokenizer's own decoder, and the tokenizer is never changed.
 from __future__ import annotations
 
 import functools
-import math
-import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from ntloss.callers import warn_caller
 from ntloss.numbers.grammar import (
@@ -29,14 +25,13 @@ from ntloss.numbers.grammar import (
     value_of_token,
 )
 from ntloss.numbers.parsing import as_float
-from ntloss.numbers.texts import Spelling, TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
+from ntloss.numbers.texts import Spelling, TokenTexts, texts_of_tokenizer
 from ntloss.scores.levels import Levels, Scale
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LONG_NUMBER = "1234567"  # more digits than a token has
 _SHOWN = (LONG_NUMBER, "10", "42", "365", "2019")  # some vocabularies have these, although they split others
 TOKENS = ("digits", "numbers")
-_MOST_UNKNOWN = 16  # numbers among the tokens that a tokenizer has and the model has not
 VALUE = 1  # the `NumberToken.kind` of a token that is given by value
 
 
@@ -120,7 +115,10 @@ class NumberVocabulary:
 
     def __post_init__(self) -> None:
         check_thousands(self.thousands)
-        _check_size(self.vocab_size)
+        if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
+            raise TypeError(
+                f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
+            )
         if not self.tokens:
             raise ValueError(
                 f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
@@ -194,10 +192,6 @@ class NumberVocabulary:
             f"values {smallest} to {largest}{thousands})"
         )
 
-    def value_tensor(self) -> Tensor:
-        """The distinct values, `[values]`, float64, on the CPU."""
-        return torch.tensor(self.distinct_values, dtype=torch.float64, device="cpu")
-
     @property
     def texts(self) -> Mapping[int, str]:
         """The texts of all tokens that hold a digit, or a mark that may stand beside one."""
@@ -232,9 +226,8 @@ class NumberVocabulary:
             tokens: "digits" for the ten ASCII digits, "numbers" for every token whose text is a number (`42`,
                 `3.14`, `.5`, `1e3`, `007`), both with the tokenizer's markers (`▁4`, `Ġ4`, `##4`). Default:
                 "digits" if the tokenizer writes 1234567 digit by digit, otherwise "numbers".
-            vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size. A
-                few tokens of numbers may be beyond it, such as one that was added to the tokenizer alone: the
-                model does not write them, so they are left out.
+            vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
+                Tokens beyond it, such as one that was added to the tokenizer alone, are left out.
             thousands: the separator of thousands in texts and labels, see `parse_numbers`: `""` where commas
                 and spaces always separate numbers, as in `[120,340]`. Default: each text decides.
 
@@ -244,15 +237,15 @@ class NumberVocabulary:
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
             ValueError: no token is a number, a digit has no token with `tokens="digits"`, `vocab_size` leaves
-                no token for a digit, a point or a minus, or leaves out more than 16 numbers, or `thousands`
-                is no separator.
+                no token for a digit, a point or a minus, or `thousands` is no separator.
         """
         if tokens not in (None, *TOKENS):
             raise ValueError(
                 f"tokens={tokens!r}: expected 'digits', 'numbers', or None to let the tokenizer decide"
             )
         texts = texts_within(tokenizer, vocab_size)
-        found = find_number_tokens(texts)
+        values = ((i, text, value_of_token(text)) for i, text in sorted(texts.decoded.items()))
+        found = [NumberToken(i, text, value) for i, text, value in values if value is not None]
         if tokens is None:
             tokens = choose_tokens(writings_of(texts), found)
         if tokens == "digits":
@@ -271,7 +264,6 @@ class NumberVocabulary:
         cls,
         mapping: Mapping[int, float | str],
         vocab_size: int,
-        encode: Callable[[str], Sequence[int]] | None = None,
         *,
         thousands: str | None = None,
     ) -> NumberVocabulary:
@@ -286,15 +278,13 @@ class NumberVocabulary:
                 `" 4"`), a decimal point, a sign, or another of the `pieces` of a number. Omit all other
                 tokens.
             vocab_size: width of the model's logits.
-            encode: function from a text to its token ids; needed only by `coverage`.
             thousands: see `from_tokenizer`.
 
         Returns:
             The vocabulary.
 
         Raises:
-            TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
-                neither a number nor a text.
+            TypeError: a token id or `vocab_size` is not an int, or a value is neither a number nor a text.
             ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, a value
                 is not finite, or `thousands` is no separator.
 
@@ -304,8 +294,6 @@ class NumberVocabulary:
             >>> NumberVocabulary.from_mapping({400 + i: i for i in range(1000)}, vocab_size=1500)
             NumberVocabulary(1,000 value tokens of 1,500, values 0 to 999)
         """
-        if not isinstance(mapping, Mapping):
-            raise TypeError(f"expected a mapping {{token_id: value or text}}, given {type(mapping).__name__}")
         texts: dict[int, str] = {}
         found: list[NumberToken] = []
         for token_id, given in mapping.items():
@@ -320,8 +308,7 @@ class NumberVocabulary:
         if {t.value for t in found if t.is_value} == {*range(10)} and not any(t.is_digit for t in found):
             found = [replace(token, is_value=False) for token in found]
             texts |= {token.token_id: token.text for token in found}
-        encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
-        known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
+        known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size)
         return cls(vocab_size, tuple(sorted(found, key=lambda token: token.token_id)), thousands, known)
 
     @classmethod
@@ -342,9 +329,8 @@ class NumberVocabulary:
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or a level has no value.
-            ValueError: fewer than two levels, one whose value is not finite, or one that the tokenizer writes
-                with several tokens, such as 10 with most tokenizers, or with a token that stands for unknown
-                texts.
+            ValueError: fewer than two levels, one whose value is not finite, or one that has no token of its
+                own, such as 10 with most tokenizers.
 
         Example:
             >>> from tokenizers import Tokenizer, models
@@ -362,13 +348,7 @@ class NumberVocabulary:
         for name, value in names.items():
             ids = {i for spaced in (name, f" {name}") if (i := _one_token(texts, spaced)) is not None}
             several += [] if ids else [name]
-            for i in ids:
-                if i in found:
-                    raise ValueError(
-                        f"levels: the tokenizer writes {name!r} and {found[i].text.strip()!r} with the same "
-                        f"token, {i}"
-                    )
-                found[i] = NumberToken(i, texts.text_of(i) or name, value, is_value=True)
+            found |= {i: NumberToken(i, texts.text_of(i) or name, value, is_value=True) for i in ids}
         if several:
             raise ValueError(
                 f"levels: the tokenizer has no token of its own for {', '.join(map(repr, several))}. "
@@ -380,35 +360,9 @@ class NumberVocabulary:
     def without_tokenizer(self) -> NumberVocabulary:
         """Return the same vocabulary, which does not keep its tokenizer in memory.
 
-        It has the texts of tokens as long as somebody else keeps the tokenizer, and cannot encode any.
+        It has the texts of tokens as long as somebody else keeps the tokenizer.
         """
         return replace(self, _texts=self._texts.without_tokenizer())
-
-    def coverage(self, texts: str | Iterable[str]) -> float:
-        """Return the share of the digits of texts that the loss will see.
-
-        Check this before a long training run. The loss does not see digits in tokens that are no numbers. A
-        tokenizer's own normalization comes first: it may turn `４²` into `42`.
-
-        Args:
-            texts: a text, or several.
-
-        Returns:
-            The share, from 0 to 1; NaN for texts without ASCII digits.
-
-        Raises:
-            TypeError: `texts` are not texts.
-            ValueError: they cannot be encoded, or the vocabulary is of `from_mapping` without `encode`.
-
-        Example:
-            >>> vocabulary = NumberVocabulary.from_mapping(
-            ...     {ord(d): d for d in "0123456789"}, vocab_size=128, encode=lambda s: [ord(c) for c in s]
-            ... )
-            >>> vocabulary.coverage("3.14 in 2019")
-            1.0
-        """
-        used, digits = self._texts.count(texts)
-        return count_digits_of(self.tokens, used) / digits if digits else math.nan
 
 
 def _one_token(texts: TokenTexts, text: str) -> int | None:
@@ -426,32 +380,15 @@ def as_vocabulary(given: Any) -> NumberVocabulary:
 
 
 def texts_within(tokenizer: Any, vocab_size: int | None) -> TokenTexts:
-    """Return the texts of a tokenizer's tokens that the model has: a few may have been added to it alone.
-
-    Raise a ValueError if others are missing, too, for then it is `vocab_size` that is wrong.
-    """
+    """Return the texts of the tokens that a model has; a ValueError if it lacks some that numbers need."""
     texts = texts_of_tokenizer(tokenizer)
     if vocab_size is None:
         return texts
-    _check_size(vocab_size)
     known = texts.within(vocab_size)
-    if lost := _characters_of(texts) - _characters_of(known):
-        raise _outside(
-            max(i for i, text in texts.decoded.items() if text.removeprefix(" ") in lost), vocab_size
-        )
-    unknown = [token for token in find_number_tokens(texts) if token.token_id >= vocab_size]
-    if len(unknown) > _MOST_UNKNOWN:
-        raise _outside(unknown[-1].token_id, vocab_size)
+    missing = {*DIGITS, POINT, "-"} - {text.removeprefix(" ") for text in known.decoded.values()}
+    if needed := [i for i, text in texts.decoded.items() if text.removeprefix(" ") in missing]:
+        raise _outside(max(needed), vocab_size)
     return known
-
-
-def _characters_of(texts: TokenTexts) -> set[str]:
-    return {text.removeprefix(" ") for text in texts.decoded.values()} & {*DIGITS, POINT, "-"}
-
-
-def _check_size(vocab_size: Any) -> None:
-    if not isinstance(vocab_size, int) or isinstance(vocab_size, bool):
-        raise TypeError(f"vocab_size: expected an int, the width of the model's logits, given {vocab_size!r}")
 
 
 def _outside(token_id: int, vocab_size: int) -> ValueError:
@@ -459,17 +396,6 @@ def _outside(token_id: int, vocab_size: int) -> ValueError:
         f"token id {token_id} is outside of a vocabulary of {vocab_size:,} tokens. Pass vocab_size=<width of "
         "the model's logits>."
     )
-
-
-def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:
-    """Count the ASCII digit characters in tokens, given how often each is used."""
-    return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
-
-
-def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
-    """The tokens whose text is a number, by ascending id."""
-    values = ((i, text, value_of_token(text)) for i, text in sorted(texts.decoded.items()))
-    return [NumberToken(i, text, value) for i, text, value in values if value is not None]
 
 
 def missing_digits(tokens: Iterable[NumberToken]) -> list[str]:
@@ -504,7 +430,7 @@ def _text_and_value(token_id: int, given: Any) -> tuple[str, float | None]:
                 "value instead of the text, or omit the token."
             )
         return given, value
-    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+    if isinstance(given, bool) or not isinstance(given, Real):
         raise TypeError(
             f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"
         )

@@ -37,10 +37,8 @@ class Scale:
     """
 
     def __init__(self, levels: Levels) -> None:
-        if not isinstance(levels, Iterable):
-            raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
-        pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
         try:
+            pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
             self.values: dict[Any, float] = {level: float(value) for level, value in pairs}
         except (TypeError, ValueError, OverflowError):
             raise TypeError(
@@ -65,40 +63,25 @@ class Scale:
 
 
 class Begun(NamedTuple):
-    """What an answer is so far.
+    """What an answer is so far."""
 
-    Args:
-        level: the level, or NONE.
-        longer: whether the text begins a longer level, as `1` begins 10.
-        goes_on: whether digits or letters directly behind it would make another answer of the level.
-    """
-
-    level: Any
-    longer: bool
-    goes_on: bool
+    level: Any  # or NONE
+    longer: bool  # whether the text begins a longer level, as `1` begins 10
+    goes_on: bool  # whether digits or letters directly behind it would make another answer of the level
 
 
 def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
     """Read the level that an answer begins with.
 
-    It is the longest one. `10`, `4.5` and `nothing` are none of the levels 4 and `no`, but `4.0` is 4, and so
-    is `4.` with or without words behind it.
-
-    Args:
-        text: the answer so far, maybe with spaces before it.
-        levels: levels by their texts, see `Scale`.
-
-    Returns:
-        The level, and what may still become of it.
+    It is the longest one of `Scale.levels`, behind any spaces. `10`, `4.5` and `nothing` are none of the
+    levels 4 and `no`, but `4.0` is 4, and so is `4.` with or without words behind it.
 
     Example:
         >>> levels = Scale(range(1, 11)).levels
-        >>> [read_level(text, levels).level for text in ("1", "10", "4.0", "4 of", "4.", " 10.")]
-        [1, 10, 4, 4, 4, 10]
-        >>> [read_level(text, levels).level is NONE for text in ("2024", "4.5", "no", "")]
-        [True, True, True, True]
-        >>> read_level("1", levels), read_level("10", levels).longer
-        (Begun(level=1, longer=True, goes_on=True), False)
+        >>> [read_level(text, levels).level for text in ("10", "4.0", "4 of", " 4.", "2024")]
+        [10, 4, 4, 4, 'another answer than a level']
+        >>> read_level("1", levels)
+        Begun(level=1, longer=True, goes_on=True)
     """
     text = _COMMA.sub(r"\1.", text.lstrip(), count=1) if "," in text else text.lstrip()
     longer = any(name.startswith(text) and name != text for name in levels)
@@ -124,11 +107,11 @@ def _plain(number: str) -> str:
 
 
 class Node(NamedTuple):
-    """A text that may become a level, with its probability, and what its source knows it by."""
+    """A text that may become a level."""
 
     text: str
-    share: float
-    state: Any
+    share: float  # its probability
+    state: Any  # what its source knows it by
 
 
 Ask = Callable[[Sequence[Node]], Sequence[Iterable[tuple[str, float, Any]] | None]]

@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.results import Result, axes
 from ntloss.scores.levels import NONE, UNKNOWN, Ask, Levels, Node, Scale, read_level, walk_levels
 from ntloss.scores.places import Place, places_of_score
-from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
+from ntloss.scores.responses import Answer, answer_of, answer_of_list, plain
 
 # The probability of what is no level, and of what is not known, that warns.
 MOST_NONE, MOST_LEFT_OUT = 0.5, 0.1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,20 +91,17 @@ def scores_from_response(
 ) -> Any:
     """Find the score in the answer of an API, and read the probability of each level at its place.
 
-    A key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then an answer that is
-    nearly nothing but a level, then a sentence, which is a guess and warns (`ntloss.scores.places` has the
-    rules). If what stands there is no level (`Score: N/A`), there is no score.
+    The score stands in a key of JSON, behind a mark or a name, or alone, in this order; in a sentence it is a
+    guess that warns (`ntloss.scores.places`). If what stands there is no level (`Score: N/A`), there is none.
 
     Args:
-        response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
-            (`logprobs=True, top_logprobs=20`), completions (`logprobs=20`) and responses
-            (`include=["message.output_text.logprobs"], top_logprobs=20`), vLLM, SGLang (with
-            `return_text_in_logprobs=True`), TGI, llama.cpp, Ollama, Gemini and LangChain; or a list of them.
-            Of several choices, the first one counts.
+        response: what an API or a library has returned with log-probabilities, as an object or a mapping:
+            OpenAI's chats (`logprobs=True, top_logprobs=20`), completions and responses, vLLM, SGLang, TGI,
+            llama.cpp, Ollama, Gemini and LangChain; or a list of them. Of several choices, the first counts.
         levels: the scores, such as `range(1, 11)`; or words with their values, such as `{"yes": 1, "no": 0}`.
             Default: 1 to 5.
         after: the text that stands before the score, such as `'"score":'`, whatever spaces are in it; or
-            several, one for each criterion. Default: the answer decides, as above.
+            several, one for each criterion. Default: the answer decides.
 
     Returns:
         A `ScoreReading`; for several texts in `after`, a dict of them; for a list of responses, a list.
@@ -120,10 +116,8 @@ def scores_from_response(
             score stands in a sentence; or `none` is above 0.5 or `left_out` above 0.1.
 
     Example:
-        >>> def token(text, **others):
-        ...     top = [{"token": t, "logprob": math.log(p)} for t, p in others.items()]
-        ...     return {"token": text, "logprob": 0.0, "top_logprobs": top}
-        >>> content = [token('{"score":'), token(" 7", **{" 7": 0.75, " 8": 0.25}), token("}")]
+        >>> top = [{"token": "7", "logprob": math.log(0.75)}, {"token": "8", "logprob": math.log(0.25)}]
+        >>> content = [{"token": "Score: ", "logprob": 0.0}, {**top[0], "top_logprobs": top}]
         >>> response = {"choices": [{"logprobs": {"content": content}, "finish_reason": "stop"}]}
         >>> scores_from_response(response, levels=range(1, 11)).mean
         7.25
@@ -136,7 +130,7 @@ def scores_from_response(
         place = _place(answer.text, scale, after)
         if place is None:
             return reading_of({NONE: 1.0}, scale.values)
-        return _read(answer.positions_from(place.start), answer.has_ended, scale)
+        return _read(Answer(answer.positions_from(place.start), answer.has_ended), scale)
 
     return _for_each(after, read)
 
@@ -147,9 +141,7 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
     Args:
         top_logprobs: in OpenAI's form, the list `choices[0].logprobs.content[i].top_logprobs` of the position
             i at which the score is written; or `content[i:]`, the positions from there on, for levels of
-            several tokens. Also a mapping of tokens to log-probabilities, and the positions of the other APIs
-            of `scores_from_response`, such as TGI's `details.tokens[i:]` or `top_tokens[i:]`, SGLang's
-            `output_top_logprobs[i:]` and llama.cpp's `completion_probabilities[i:]`.
+            several tokens. Also those of the other APIs, or a mapping of tokens to log-probabilities.
         levels: see `scores_from_response`.
 
     Returns:
@@ -160,13 +152,11 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         TypeError: entries of another form.
 
     Example:
-        >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
-        ...        {"token": "I", "logprob": -3.0}]
-        >>> scores = scores_from_logprobs(top, levels=range(1, 6))
+        >>> scores = scores_from_logprobs({"4": -0.22, "5": -2.3, "I": -3.0}, levels=range(1, 6))
         >>> round(scores.mean, 2), round(scores.left_out, 2)
         (4.11, 0.05)
     """
-    return _read(*answer_of_list(top_logprobs), Scale(levels))
+    return _read(answer_of_list(top_logprobs), Scale(levels))
 
 
 def scores_from_samples(
@@ -237,14 +227,14 @@ class MeanScore(NamedTuple):
 
 
 def average(scores: Iterable[Any] | Mapping[Any, Any]) -> MeanScore:
-    """Return the mean of scores over criteria or repeats.
+    """Return the mean of scores over criteria or repeats, with its standard error over them.
 
     Args:
         scores: readings, such as those of several criteria (`scores_from_response(..., after=[...])`), or of
             several answers; of a list of dicts or lists, the mean of each counts as one score.
 
     Returns:
-        The mean, and its standard error over the readings. It is NaN if one of them has no score.
+        The mean. It is NaN if one of the readings has no score.
 
     Raises:
         ValueError: there are no scores.
@@ -287,7 +277,7 @@ def best_of(answers: Sequence[Any] | Mapping[Any, Any]) -> Any:
     return max(known, key=lambda name: known[name])
 
 
-def _for_each(after: str | Iterable[str] | None, read: Callable[[str | None], T]) -> T | dict[str, T]:
+def _for_each(after: str | Iterable[str] | None, read: Callable[[str | None], ScoreReading]) -> Any:
     return read(after) if after is None or isinstance(after, str) else {each: read(each) for each in after}
 
 
@@ -315,19 +305,36 @@ def _place(text: str, scale: Scale, after: str | None) -> Place | None:
     return found
 
 
-def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:
-    (shares,) = walk_levels(_ask_of(positions, has_ended, scale.levels), [0], scale.levels)
+def _read(answer: Answer, scale: Scale) -> ScoreReading:
+    """Read the score with which an answer begins, and warn if it is not known."""
+    first = answer.positions[0].shares()
+    (shares,) = walk_levels(_ask_of(answer, first, scale.levels), [0], scale.levels)
     found = reading_of(shares, scale.values)
-    _warn(positions[0].shares(), found)
+    problem = None
+    if found.none > MOST_NONE or math.isnan(found.mean):
+        problem = (
+            "the listed tokens hardly hold a level (with probability "
+            f"{sum(found.probabilities.values()):.2g}; {max(first, key=first.__getitem__, default='')!r} is "
+            "likeliest): pass those of the position at which the score is written, or the response to "
+            "scores_from_response"
+        )
+    elif found.left_out > MOST_LEFT_OUT:
+        problem = (
+            f"{found.left_out:.2g} of the probability is of tokens that are not listed, or that may begin "
+            "a longer level: ask for more tokens (top_logprobs=20), or use levels of one token each"
+        )
+    if problem:
+        warn_caller(f"top_logprobs: {problem}", UnlikelyNumberWarning)
     return found
 
 
-def _ask_of(positions: Sequence[Position], has_ended: bool | None, levels: Mapping[str, Any]) -> Ask:
+def _ask_of(answer: Answer, first: Mapping[str, float], levels: Mapping[str, Any]) -> Ask:
     """Say what may follow the texts that an API has written, and that others end where the list shows it.
 
     The state of a text is the position behind it, None if it was not written.
     """
-    seen = {token.strip() for token in positions[0].shares()}
+    positions, has_ended = answer
+    seen = {token.strip() for token in first}
     lengths = {len(token) for token in seen if token.isdigit()}
 
     def follows(node: Node) -> list[tuple[str, float, int | None]] | None:
@@ -345,21 +352,3 @@ def _ask_of(positions: Sequence[Position], has_ended: bool | None, levels: Mappi
         return [("", 1.0, None)] if is_level and are_tokens else None
 
     return lambda nodes: [follows(node) for node in nodes]
-
-
-def _warn(first: Mapping[str, float], found: ScoreReading) -> None:
-    if found.none > MOST_NONE or math.isnan(found.mean):
-        likeliest = max(first, key=first.__getitem__, default="")
-        problem = (
-            "the listed tokens hardly hold a level (with probability "
-            f"{sum(found.probabilities.values()):.2g}; {likeliest!r} is likeliest): pass those of the "
-            "position at which the score is written, or the response to scores_from_response"
-        )
-    elif found.left_out > MOST_LEFT_OUT:
-        problem = (
-            f"{found.left_out:.2g} of the probability is of tokens that are not listed, or that may begin "
-            "a longer level: ask for more tokens (top_logprobs=20), or use levels of one token each"
-        )
-    else:
-        return
-    warn_caller(f"top_logprobs: {problem}", UnlikelyNumberWarning)

@@ -66,9 +66,8 @@ class Position(NamedTuple):
             token, log_prob, _ = _entry(each) or (None, None, None)
             if not isinstance(token, str) or not isinstance(log_prob, Real):
                 raise TypeError(
-                    "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, SGLang "
-                    "(with return_text_in_logprobs=True), TGI, llama.cpp, Ollama and Gemini return them; "
-                    f"given {each!r:.100}"
+                    "top_logprobs: expected entries with a token and a logprob, as APIs return them (SGLang "
+                    f"with return_text_in_logprobs=True), given {each!r:.100}"
                 )
             shares[_clean(token)] = shares.get(_clean(token), 0.0) + math.exp(log_prob)
         if self.written is not None and self.log_prob is not None:
@@ -122,11 +121,9 @@ def answer_of(response: Any) -> Answer:
         parts = inside[:1] if isinstance(inside, list | tuple) else (_field(inside, name) for name in _INNER)
         inside = next((part for part in parts if part and not isinstance(part, str)), None)
     raise ValueError(
-        "response: expected an answer with log-probabilities. Ask for them: of chats by logprobs=True, "
-        "top_logprobs=20, of completions by logprobs=20, of TGI by details=true, top_n_tokens=5, of SGLang "
-        "by return_logprob=true, top_logprobs_num=20, of Gemini by responseLogprobs=true, logprobs=20, of "
-        "llama.cpp's /completion by n_probs=20. Models that reason, and some APIs, return none; "
-        "scores_from_samples counts the scores of several answers in place of them"
+        "response: expected an answer with log-probabilities. Ask for them, of chats by logprobs=True, "
+        "top_logprobs=20; the page on scores has the options of other APIs. Models that reason, and some "
+        "APIs, return none; scores_from_samples counts the scores of several answers in place of them"
     )
 
 

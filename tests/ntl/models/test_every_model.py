@@ -99,7 +99,7 @@ def test_a_model_that_would_write_four_digits_writes_three_in_a_format_of_three(
     monkeypatch.setattr(built.encoding, "decode", lambda rows: tokens.extend(rows) or decode(rows))
     masked = built.answer(QUESTIONS, *generation)
     assert [len(text) for text in decode(tokens)] == [len("+002.0")] * len(masked)
-    assert all(NumberFormat(3, 1, True).fits(text) for text in masked)
+    assert all(NumberFormat(3, 1, True).write(text) for text in masked)  # an error if one does not fit
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "head" not in name])

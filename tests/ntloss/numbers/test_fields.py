@@ -25,8 +25,7 @@ def found(text, fields, **options):
         ('{"scores": [4, null, 3]}', ["scores"], [("scores", "4"), ("scores", "3")]),
         ('{"scores": [null, 3, null, 4]}', ["scores"], [("scores", "3"), ("scores", "4")]),
         ('["scores"]: [4, 5], [6]', ["scores"], [("scores", "4"), ("scores", "5")]),
-        ("| price | size |\n|---|---|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
-        ("price | size\r\n--|--\r\n12.50 | 3", ["price", "size"], []),
+        ("| price | size |\n|:--|:--|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
         ("price\tsize\n12.50\t3", ["price", "size"], []),
         ('{\n\t"price":\n\t\t12.50\n}', ["price"], [("price", "12.50")]),
         ("| price | 12.50 |\n| size | 3 |", ["price", "size"], [("price", "12.50"), ("size", "3")]),
@@ -47,8 +46,6 @@ def found(text, fields, **options):
         ("a: 1, a: 2", ["a"], [("a", "1"), ("a", "2")]),
         ("no number here, clarity:", ["clarity"], []),
         ("size;price\n4;5", ["size", "price"], []),
-        ("size, price:\n4, 5", ["size", "price"], []),
-        ("size: 4, price:\n5", ["size", "price"], [("size", "4"), ("price", "5")]),
         ("", ["clarity"], []),
     ],
 )  # fmt: skip
@@ -56,14 +53,10 @@ def test_a_number_belongs_to_the_name_that_stands_before_it(text, fields, expect
     assert found(text, fields) == expected
 
 
-def test_numbers_belong_to_fields_by_their_order():
+def test_numbers_belong_to_fields_by_their_order_or_by_a_function():
     assert found("0.5, 12 and 7", ["a", "b"], by="order") == [("a", "0.5"), ("b", "12")]
     assert found("0.5", ["a", "b"], by="order") == [("a", "0.5")]
-
-
-def test_a_function_may_say_which_numbers_are_whose():
-    by = {"x": ("a", 6, 7), "y": ("b", 2, 3)}
-    assert found("x 1 y 2", ["b", "a"], by=lambda _: by.values()) == [("b", "1"), ("a", "2")]
+    assert found("x 1 y 2", ["b", "a"], by=lambda _: [("a", 6, 7), ("b", 2, 3)]) == [("b", "1"), ("a", "2")]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +76,7 @@ def test_columns_hold_the_value_of_a_field_at_the_tokens_of_its_numbers():
     text = "a: 12.5 b: 3"
     offsets = [(0, 2), (2, 5), (5, 7), (7, 8), (8, 12), (0, 0)]  # the last is a special token
     assert by_field(text, offsets, {"a": 2.0, "b": 0.5}, -1.0) == [-1.0, 2.0, 2.0, -1.0, 0.5, -1.0]
-
-
-def test_only_the_answer_of_a_chat_is_looked_at():
+    # Of a chat, the answer alone is looked at.
     text, answer = "user: Clarity: 1 to 5. bot: Clarity: 4, with 23 errors.", "Clarity: 4, with 23 errors."
     tokens = [*range(0, len(text), 2)]
     weights = by_field(text, [(i, i + 2) for i in tokens], {"Clarity": 1.0}, start=text.index(answer))

@@ -38,25 +38,24 @@ def test_all_numbers_have_one_length_are_read_back_exactly_and_sort_like_their_t
 def test_a_number_is_written_only_if_no_digit_is_lost(number, width, decimals, signed):
     number_format = NumberFormat(width, decimals, signed)
     whole, _, after = number.lstrip("-").partition(".")
-    fits = len(whole) <= width and len(after) <= decimals and (signed or number[0] != "-")
-    assert number_format.fits(number) == fits
-    if not fits:
+    if len(whole) <= width and len(after) <= decimals and (signed or number[0] != "-"):
+        assert Decimal(number_format.write(number)) == Decimal(number)
+    else:
         with pytest.raises(ValueError, match=f"'{number}' does not fit"):
             number_format.write(number)
 
 
 @pytest.mark.parametrize(
-    ("answers", "options", "written"),
+    ("answers", "written"),
     [
-        (["188", "-7", "0"], {}, ["+188", "-007", "+000"]),
-        (["0.5", "12", "-0.25"], {}, ["+00.50", "+12.00", "-00.25"]),
-        (["0", "-0", "-0.0"], {}, ["0", "0", "0"]),
-        ([" 007 ", "+12", "2.50"], {}, ["07.0", "12.0", "02.5"]),
-        (["7", "-12"], {"digits": 4, "decimals": 2}, ["+0007.00", "-0012.00"]),
+        (["188", "-7", "0"], ["+188", "-007", "+000"]),
+        (["0.5", "12", "-0.25"], ["+00.50", "+12.00", "-00.25"]),
+        (["0", "-0", "-0.0"], ["0", "0", "0"]),
+        ([" 007 ", "+12", "2.50"], ["07.0", "12.0", "02.5"]),
     ],
 )
-def test_answers_are_padded_to_the_smallest_common_format(answers, options, written):
-    number_format = NumberFormat.of(answers, **options)
+def test_answers_are_padded_to_the_smallest_common_format(answers, written):
+    number_format = NumberFormat.of(answers)
     assert [number_format.write(answer) for answer in answers] == written
 
 
@@ -71,10 +70,8 @@ def test_answers_are_padded_to_the_smallest_common_format(answers, options, writ
             (lambda text=text: NumberFormat.of(["1", text]), ValueError, "single number")
             for text in ("", "a dog", "2 + 3 = 5\n#### 5", "1,000", "1e3", "٣", "1 2", ".", None)
         ],
-        (lambda: NumberFormat.of(["7", "-1234"], digits=3), ValueError, "'-1234'.*3"),
-        (lambda: NumberFormat.of(["7", "0.125"], decimals=2), ValueError, "'0.125'.*2"),
-        (lambda: NumberFormat.of(["5"], digits=0), ValueError, "digits"),
-        (lambda: NumberFormat(digits="2"), TypeError, "digits"),
+        (lambda: NumberFormat(0), ValueError, "digits"),
+        (lambda: NumberFormat(digits="2"), TypeError, "str"),
         (lambda: NumberFormat(1, plus="none"), ValueError, "plus"),
         *[
             (lambda t=t: NumberFormat(3).read(t), ValueError, "format")
@@ -95,10 +92,7 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     for plus, first in (("optional", {*range(15)}), ("written", {10, 11, 12})):
         slots = NumberFormat(2, signed=True, plus=plus).tokens(vocabulary)
         assert {token for token, _ in slots[0]} == first
-        assert {token for token, _ in slots[1]} == {
-            *digits,
-            13,
-        }  # no space inside, and three digits are too many
+        assert {token for token, _ in slots[1]} == {*digits, 13}  # no space inside, nor three digits
     allowed, lengths = NumberFormat(1, 1, signed=True).masks(vocabulary)
     assert [row.nonzero()[:, 0].tolist() for row in allowed] == [[10, 11], [*digits], [16], [*digits]]
     assert lengths[[10, 3, 16]].tolist() == [1, 1, 1]
@@ -106,22 +100,14 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     assert [[token for token, _ in slot] for slot in NumberFormat(3).tokens(pairs)] == [[1], [0], []]
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        [7, 12.5], ["7", 12.5], np.array([7, 12.5], dtype=np.float32), torch.tensor([7, 12.5]),
-        torch.tensor([7, 12.5], dtype=torch.bfloat16), [Decimal("7.0"), Decimal("12.5")],
-        [np.int64(7), np.float32(12.5)], [Fraction(7), Fraction(25, 2)],
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_a_format_of_numbers_is_that_of_their_texts(numbers):
-    found = NumberFormat.of(numbers)
-    assert found == NumberFormat(digits=2, decimals=1)
-    assert [found.write(number) for number in numbers] == ["07.0", "12.5"]
-
-
-def test_numbers_are_written_with_the_digits_that_their_type_holds():
+def test_numbers_of_any_type_are_written_with_the_digits_that_it_holds():
+    for numbers in (
+        ["7", 12.5], np.array([7, 12.5], dtype=np.float32), torch.tensor([7, 12.5], dtype=torch.bfloat16),
+        [Decimal("7.0"), Decimal("12.5")], [np.int64(7), Fraction(25, 2)],
+    ):  # fmt: skip
+        found = NumberFormat.of(numbers)
+        assert found == NumberFormat(digits=2, decimals=1)
+        assert [found.write(number) for number in numbers] == ["07.0", "12.5"]
     for number in (np.float32(12.3), torch.tensor(12.3), 12.3):
         assert NumberFormat.of([number]).write(number) == "12.3"
     assert NumberFormat(20).write(10**19 + 1) == "10000000000000000001"

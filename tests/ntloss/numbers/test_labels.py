@@ -259,39 +259,23 @@ def test_log_ratios_of_numbers_of_any_length_match_exact_integers(length):
             assert float(given[0]) == approx(math.log(whole[0]) - math.log(whole[1]), dtype=dtype, scale=1)
 
 
-class TestRecord:
-    """The numbers of labels as a tensor that travels with a batch."""
+def test_labels_that_are_masked_after_they_were_prepared_have_no_term():
+    labels, logits = labels_of("12.5_99_", "x7_1,234"), torch.randn(2, 8, len(TEXTS), dtype=torch.float64)
+    loss = NTLCrossEntropyLoss(VOCABULARY, "number_level")
+    prepared = loss.prepare(labels)
+    prepared.labels[1] = -1
+    assert_close(loss(logits, prepared), loss(logits[:1], labels[:1]))
+    with pytest.raises(RuntimeError, match="prepare"):  # labels without values have to be
+        loss.to("meta")(logits.to("meta"), labels.to("meta"))
 
-    LOSS = NTLCrossEntropyLoss(VOCABULARY, {"name": "hl_gauss", "sigma": 2.0, "relative": 0.1}, shift=True)
-    LABELS = labels_of("12.5_99_", "x7_1,234")
 
-    @pytest.mark.parametrize("criterion", [LOSS.criterion, "number_level"])
-    def test_a_loss_with_it_is_that_without(self, criterion):
-        logits = torch.randn(*self.LABELS.shape, len(TEXTS), dtype=torch.float64)
-        loss = NTLCrossEntropyLoss(VOCABULARY, criterion)
-        prepared = loss.prepare(self.LABELS.clone())
-        assert_close(loss(logits, prepared), loss(logits, self.LABELS))
-        prepared.labels[1] = -1  # labels that are masked afterwards have no term
-        alone = loss(logits[:1], prepared.map(lambda column: column[:1]))
-        assert_close(loss(logits, prepared), alone)
-        with pytest.raises(ValueError, match="labels"):
-            loss(logits, loss.prepare(self.LABELS[:, 1:]))
-
-    def test_flat_labels_need_sequence_ids(self):
-        labels, loss = labels_of("1_23"), NTLCrossEntropyLoss(VOCABULARY, "number_level")
-        logits, hidden, head = torch.randn(1, 4, len(TEXTS)), torch.randn(4, 3), torch.randn(len(TEXTS), 3)
-        for call in (lambda: loss(logits[0], labels[0]), lambda: loss.from_hidden(hidden, head, labels[0])):
-            with pytest.raises(ValueError, match="sequence_ids"):
-                call()
-        flat = loss.prepare(labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
-        assert_close(loss(logits[0], flat), loss(logits, labels))
+def test_flat_labels_need_sequence_ids():
+    labels, loss = labels_of("1_23"), NTLCrossEntropyLoss(VOCABULARY, "number_level")
+    logits, hidden, head = torch.randn(1, 4, len(TEXTS)), torch.randn(4, 3), torch.randn(len(TEXTS), 3)
+    for call in (lambda: loss(logits[0], labels[0]), lambda: loss.from_hidden(hidden, head, labels[0])):
         with pytest.raises(ValueError, match="sequence_ids"):
-            loss.prepare(labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))
-
-    def test_labels_without_values_need_it(self):
-        labels, logits = self.LABELS, torch.randn(*self.LABELS.shape, len(TEXTS))
-        loss = NTLCrossEntropyLoss(VOCABULARY, "number_level")
-        with pytest.raises(RuntimeError, match="prepare"):
-            torch.func.vmap(torch.func.grad(loss))(logits[:, None], labels[:, None])
-        with pytest.raises(RuntimeError, match="prepare"):
-            loss.to("meta")(logits.to("meta"), labels.to("meta"))
+            call()
+    flat = loss.prepare(labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
+    assert_close(loss(logits[0], flat), loss(logits, labels))
+    with pytest.raises(ValueError, match="sequence_ids"):
+        loss.prepare(labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))

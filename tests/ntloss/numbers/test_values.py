@@ -12,7 +12,7 @@ from tolerances import DISTRIBUTION, ONE_COMPUTATION, TWO_PATHS, approx, assert_
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import gaussian_smoothing
 from ntloss.numbers import LabelNumbers, NumberFormat
-from ntloss.reading import Limits, Question, number_quantiles, read_number
+from ntloss.reading import Question, number_quantiles, read_number
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 
@@ -164,12 +164,6 @@ class TestReading:
             mean = sum(value * own for value, own in share.items()) / mass
             assert float(found.mean[row]) == approx(mean, DISTRIBUTION[torch.float32], scale=50.0)
         assert found.passes == 1
-
-    def test_a_range_leaves_the_other_tokens_out(self):
-        model, vocabulary = make_model("llama", SIZE), vocabulary_of(VALUES["coordinates"])
-        found = number_quantiles(model, batch_of([[3, 4]]), vocabulary, (0.01, 0.99), limits=Limits(10, 12.5))
-        assert bool(((found.values >= 10) & (found.values <= 12)).all())
-        assert 0 < float(found.ends) < 1
 
     @pytest.mark.parametrize("make", [tiny_tokenizers.byte_level, tiny_tokenizers.sentence_piece])
     def test_added_tokens_are_levels_in_labels_and_readings(self, make):

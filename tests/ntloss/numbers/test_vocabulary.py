@@ -86,9 +86,6 @@ def test_all_numbers_and_digits_are_found_and_the_tokenizer_is_not_changed(make,
     inspection = inspect_tokenizer(tokenizer, shown)
     assert inspection.tokens == ("digits" if is_by_digit else "numbers")
     assert inspection.number_tokens[inspection.tokens] == len(chosen.tokens)
-    assert inspection.coverage[inspection.tokens] == chosen.coverage(shown)
-    drops = tokenizer("12")["input_ids"] == tokenizer("1 2")["input_ids"]
-    assert any("cannot tell" in note for note in inspection.notes) == drops
     NTLoss(tokenizer)
     assert before == (saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()))
 
@@ -124,14 +121,11 @@ def test_tokens_know_their_digits_and_what_starts_a_number():
 
 def test_the_separator_of_thousands_is_kept():
     for thousands in (None, "", ","):
-        of_tokenizer = NumberVocabulary.from_tokenizer(tiny_tokenizers.qwen_like(), thousands=thousands)
-        listed = NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands)
-        for vocabulary in (of_tokenizer, listed, pickle.loads(pickle.dumps(listed))):
-            assert vocabulary.thousands == thousands
-            assert ("thousands" in repr(vocabulary)) == (thousands is not None)
-    for other in (";", 3, True, [","]):
-        with pytest.raises(ValueError, match="thousands"):
-            NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=other)
+        assert (
+            NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands).thousands == thousands
+        )
+    with pytest.raises(ValueError, match="thousands"):
+        NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=";")
 
 
 def test_decimals_without_a_point_in_the_vocabulary_are_a_warning():
@@ -150,23 +144,21 @@ def test_the_model_may_lack_what_was_added_to_the_tokenizer_alone():
     for make in ("llama_like", "qwen_like", "gemma_like", "llama_3_like"):
         tokenizer = MAKES[make]()
         own, size = NumberVocabulary.from_tokenizer(tokenizer), len(tokenizer)
-        tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])
+        tokenizer.add_tokens(["8888", *(f"88{i}88" for i in range(20)), "\u2212", "\u20ac\u20ac"])
         assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size + 28).vocab_size == size + 28
         found = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
         for name in ("vocab_size", "tokens", "point_ids", "sign_ids", "pieces"):
             assert getattr(found, name) == getattr(own, name)
 
 
-def test_a_size_that_leaves_out_a_digit_a_point_a_minus_or_many_numbers_is_an_error():
+def test_a_size_that_leaves_out_a_digit_a_point_or_a_minus_is_an_error():
     tokenizer = tiny_tokenizers.llama_like()
     own = NumberVocabulary.from_tokenizer(tokenizer)
     needed = 1 + max(*own.token_ids, *own.point_ids, *own.sign_ids)
     assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
-    groups = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
-    for given_tokenizer, size in ((tokenizer, needed - 1), (groups, len(groups) - 100)):
-        for tokens in (None, "numbers"):
-            with pytest.raises(ValueError, match="vocab_size"):
-                NumberVocabulary.from_tokenizer(given_tokenizer, tokens, vocab_size=size)
+    for tokens in (None, "numbers"):
+        with pytest.raises(ValueError, match="vocab_size"):
+            NumberVocabulary.from_tokenizer(tokenizer, tokens, vocab_size=needed - 1)
 
 
 class TestFromMapping:
@@ -217,9 +209,8 @@ class TestFromMapping:
             ({-1: 4.0}, 10, ValueError, "token id -1.*vocab_size"),
             ({10: 4.0}, 10, ValueError, "token id 10.*vocab_size"),
             ({4: "."}, 10, ValueError, "no number token"),
-            (["4"], 10, TypeError, "mapping"),
-            *[({0: 4.0}, size, TypeError, "vocab_size") for size in ("12", 12.5, None)],
-            *[({0: 4.0}, size, ValueError, "vocab_size") for size in (0, -3)],
+            *[({0: 4.0}, size, TypeError, "vocab_size") for size in ("12", 12.5)],
+            ({0: 4.0}, 0, ValueError, "vocab_size"),
             *[
                 ({0: "4", 1: text}, 2, ValueError, rf"token 1: .*{re.escape(repr(text))}")
                 for text in ("abc", "", "\n4", "inf", "1e400", "1_000", "1,00", "3rd", "日x")
@@ -252,17 +243,13 @@ def test_levels_are_number_tokens_of_one_token_each():
         (range(1, 11), ValueError),  # 10 is written with two tokens
         ({"calm": 0, "furious": 1}, ValueError),
         ([3], ValueError),
-        ({"calm": None, "angry": 1}, TypeError),
         ({"calm": math.inf, "angry": 1}, ValueError),
         (["calm", "angry"], TypeError),
-        (5, TypeError),
     ],
 )
 def test_levels_without_a_token_or_a_finite_value_are_an_error(levels, error):
-    by_digit = isinstance(levels, range)
-    tokenizer = tiny_tokenizers.qwen_like() if by_digit else tokenizer_of_words("calm", "angry")
     with pytest.raises(error, match="levels"):
-        NumberVocabulary.from_levels(tokenizer, levels)
+        NumberVocabulary.from_levels(tokenizer_of_words("calm", "angry"), levels)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +300,6 @@ class TestDecodersThatPutSpacesBetweenTokens:
             # A space is added before each digit.
             ("byte_level", SPACED_DIGITS, "12 7", ["Ġ1", "Ġ2", "Ġ", "Ġ7"], [[1, 0], [0]]),
             ("word_level", (), "42 7 1", ["42", "7", "1"], [[0], [0], [0]]),
-            ("llama_like", (), "12.5", ["▁", "1", "2", ".", "5"], [[1, 0, -1]]),
         ],
     )  # fmt: skip
     def test_digits_get_their_decimal_places(self, make, steps, text, tokens, places):
@@ -364,8 +350,9 @@ class TestOtherLibraries:
         assert vocabulary.vocab_size == 2002  # with special and unused ids
         read = {token.token_id: token.text for token in vocabulary.tokens}
         assert read == {encoding.encode_single_token(n): n for n in (*DIGITS, *NUMBERS_UP_TO_999)}
-        for kept in (vocabulary, pickle.loads(pickle.dumps(vocabulary))):
-            assert kept.coverage([SENTENCE, "<|endoftext|> <|4|>"]) == 1  # special tokens in a text are text
+        assert pickle.loads(pickle.dumps(vocabulary)).tokens == vocabulary.tokens
+        # Special tokens in a text are text.
+        assert inspect_tokenizer(encoding, [SENTENCE, "<|endoftext|> <|4|>"]).coverage["numbers"] == 1
         other = NumberVocabulary.from_tokenizer(tiny_tokenizers.llama_3_like(), "numbers")
         assert {*vocabulary.pieces.values()} - {*other.pieces.values()} == {" a", "²"}
 
@@ -380,7 +367,6 @@ class TestOtherLibraries:
             assert {token.text: token.token_id for token in vocabulary.tokens} == {
                 digit: inner.encode(digit, bos=False, eos=False)[-1] for digit in DIGITS
             }
-            assert vocabulary.coverage(SENTENCE) == 1
 
     def test_sentence_piece(self, tmp_path, real_tokenizer, tokenizer_folder):
         sentencepiece = pytest.importorskip("sentencepiece")
@@ -394,7 +380,7 @@ class TestOtherLibraries:
             ours, theirs = (NumberVocabulary.from_tokenizer(each, "numbers") for each in pair)
             assert ours.tokens == theirs.tokens
             assert max(token.digits for token in ours.tokens) > 1
-            assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
+            assert len({inspect_tokenizer(each).coverage["numbers"] for each in pair}) == 1
 
     def test_those_that_convert_single_characters_have_the_digits_of_their_bytes(self):
         tokenizer = pytest.importorskip("transformers").ByT5Tokenizer()
@@ -426,27 +412,8 @@ def test_a_tokenizer_that_truncates_and_pads_still_does(tmp_path):
     tokenizer.backend_tokenizer.enable_truncation(4)
     tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
     before = saved_bytes(tokenizer, tmp_path / "before")
-    assert NumberVocabulary.from_tokenizer(tokenizer).coverage("1234567890") == 1
+    assert inspect_tokenizer(tokenizer, "1234567890").coverage["numbers"] == 1
     assert saved_bytes(tokenizer, tmp_path / "after") == before
-
-
-def test_coverage_is_the_share_of_digits_in_number_tokens(monkeypatch):
-    vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level(), "digits")
-    # "Ġ42" is one token, "Ġ7" another, "4" a third.
-    assert vocabulary.coverage(text for text in ["is 42, 7", "4"]) == 0.5
-    assert math.isnan(vocabulary.coverage(["no digit", ""]))
-    tokenizer = tiny_tokenizers.llama_like()
-    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
-    normalized = pickle.loads(pickle.dumps(NumberVocabulary.from_tokenizer(tokenizer)))
-    assert normalized.coverage("4 ４５ a²") == 1  # counts the digits that normalization makes
-    listed = NumberVocabulary.from_mapping({0: "1e3"}, vocab_size=1, encode=lambda _: [0])
-    assert listed.coverage("1e3") == 1
-    with pytest.raises(ValueError, match="encode="):
-        NumberVocabulary.from_mapping({0: 1.0}, vocab_size=1).coverage("1")
-    sizes, encode = [], texts.encode_with
-    monkeypatch.setattr(texts, "encode_with", lambda *of: (sizes.append(len(of[1])), encode(*of))[1])
-    assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250) == 1
-    assert [size for size in sizes if size > 100] == [1000, 1000, 500]  # in batches, to save memory
 
 
 class TestInspection:
@@ -463,12 +430,17 @@ class TestInspection:
         assert all(text in inspection.verdict for text in shown)
         assert str(inspection).startswith(inspection.verdict)
 
-    def test_it_says_how_lists_are_read(self):
-        one, two = (1234,), (1, 234)
-        for thousands, read in ((None, [one, two]), ("", [two, two]), (",", [one, one])):
-            inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), thousands=thousands)
-            assert [inspection.reads[text] for text in ("1,234", "(1,234)")] == read
-            assert all(text in str(inspection) for text in inspection.reads)
+    def test_coverage_is_the_share_of_digits_in_number_tokens(self, monkeypatch):
+        # "Ġ42" is one token, "Ġ7" another, "4" a third.
+        found = inspect_tokenizer(tiny_tokenizers.byte_level(), (text for text in ["is 42, 7", "4"]))
+        assert found.coverage == {"digits": 0.5, "numbers": 1.0}
+        tokenizer = tiny_tokenizers.llama_like()
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+        assert inspect_tokenizer(tokenizer, "4 ４５ a²").coverage["digits"] == 1  # those that it makes
+        sizes, encode = [], texts.encode_with
+        monkeypatch.setattr(texts, "encode_with", lambda *of: (sizes.append(len(of[1])), encode(*of))[1])
+        assert inspect_tokenizer(tokenizer, ["is 42", "7"] * 1250).coverage["digits"] == 1
+        assert [size for size in sizes if size > 100] == [1000, 1000, 500]  # in batches, to save memory
 
     def test_what_the_loss_would_not_see_is_a_note(self):
         tokenizer = tiny_tokenizers.word_level()
@@ -476,14 +448,13 @@ class TestInspection:
             assert noted in str(inspect_tokenizer(tokenizer, text))
         assert not inspect_tokenizer(tokenizer, "4 5").notes
 
-    @pytest.mark.parametrize("given_texts", [None, b"12", ["4", 5], " \n", [], ["", " "]])
+    @pytest.mark.parametrize("given_texts", [b"12", " \n", [], ["", " "]])
     def test_what_is_no_text_or_empty_is_an_error(self, given_texts):
-        with pytest.raises((TypeError, ValueError), match="text"):
+        with pytest.raises(ValueError, match="texts"):
             inspect_tokenizer(tiny_tokenizers.llama_like(), given_texts)
 
     def test_a_text_that_the_tokenizer_cannot_encode_is_an_error(self):
         tokenizer = tiny_tokenizers.word_level_without_unknown()
         assert inspect_tokenizer(tokenizer, "the 42 4").coverage["numbers"] == 1
-        for count in (inspect_tokenizer, lambda t, text: NumberVocabulary.from_tokenizer(t).coverage(text)):
-            with pytest.raises(ValueError, match="unknown token"):
-                count(tokenizer, "a 4")
+        with pytest.raises(ValueError, match="unknown token"):
+            inspect_tokenizer(tokenizer, "a 4")
