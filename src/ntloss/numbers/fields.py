@@ -22,17 +22,16 @@ _UNIT = (
     r"""[\s"'`*_]*[(\[\uff08](?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])[^()\[\]\uff08\uff09\n]*[)\]\uff09]"""
     r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
-# What may stand between a name and its number, such as `": `, `>` or ` = [`. A line ends only behind a colon,
-# an equals sign or a bracket, because names of columns stand above numbers. Not what ends a clause: in "I
+# What may stand between a name and its number, such as `": `, `>` or ` = [`. Not what ends a clause: in "I
 # like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks; from
 # \u3008 on, brackets of Chinese and Japanese, and marks of full width.
-_MARK = r"""["'`)\]}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff09\uff3b\uff3d\uff5b-\uff5e\uffe5-]"""
-_OPENING = r"[:=(\[{\uff1a\uff1d\uff08]"
 _AFTER_NAME = re.compile(
-    rf"(?:[^\S\n]|{_MARK})*(?:{_OPENING}(?:\s|{_MARK}|{_OPENING}|(?<=[\[(])(?:{_GAP},)+)*)?"
+    r"""(?:[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff1a\uff1d\uff08\uff09"""
+    rf"""\uff3b\uff3d\uff5b-\uff5e\uffe5-]|(?<=[\[(])(?:{_GAP},)+)*"""
 )
 _BETWEEN = re.compile(rf"[\s,()\[\]]*(?:,{_GAP}[\s,()\[\]]*)*")  # two numbers of a list
 _EDGE = r"(?:(?<!\w)|(?!\w))"  # of a name
+_COLUMNS = re.compile(r"[^:=]*[,;][^:=]*:?|.*[|\t].*")  # names above the columns of a table
 
 
 class FieldNumber(NamedTuple):
@@ -56,8 +55,8 @@ def find_fields(
         fields: names of the fields, as they stand in the text.
         by: "name" (default): a number belongs to the field whose name stands before it with nothing but marks
             and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), or a unit or a scale in
-            brackets (`size (m): 4`), and so do the further numbers of a list in brackets. A new line may
-            begin only behind a colon, an equals sign or a bracket. "order": the first number belongs to the
+            brackets (`size (m): 4`), and so do the further numbers of a list in brackets
+            (`"scores": [4, 5, 3]`, `"boxes": [[1, 2], [3, 4]]`). "order": the first number belongs to the
             first field, the second to the second, and so on. Or a function of the text that returns the name,
             start and end of each number.
         thousands: see `ntloss.numbers.parse_numbers`. Default: the text decides.
@@ -100,7 +99,7 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
     depth = 0  # brackets that are open since the name of the last field
     for start, end in numbers:
         name = written[last] if (last := bisect_right(ends, start) - 1) >= 0 else None
-        if name and _AFTER_NAME.fullmatch(text, name.end(), start):
+        if name and _AFTER_NAME.fullmatch(text, name.end(), start) and not _is_above(text, name.end(), start):
             found.append(FieldNumber(name[1], start, end))
             depth = _depth(text[name.end() : start])
         elif depth and _BETWEEN.fullmatch(text, found[-1].end, start):
@@ -109,6 +108,13 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
         else:
             depth = 0
     return found
+
+
+def _is_above(text: str, end: int, start: int) -> bool:
+    """Return whether a name that ends before a number is one of those above the columns of a table."""
+    line_ends = text.find("\n", end, start)
+    line = text[text.rfind("\n", 0, end) + 1 : max(line_ends, 0)]
+    return line_ends >= 0 and _COLUMNS.fullmatch(line.strip()) is not None
 
 
 def _depth(text: str, before: int = 0) -> int:
@@ -174,10 +180,20 @@ def fields_of_labels(
     sequence_ids: Tensor | None = None,
     ignore_index: int = -100,
 ) -> Tensor:
-    """Find the index of the field of each label's number, on the CPU: `[..., seq]`, -1 for none.
+    """Find the field of each label's number, on the CPU.
 
-    An answer is a run of labels that are not ignored, in one sequence; fields are looked for in its text by
-    `find_fields`. For `labels`, `sequence_ids` and `ignore_index`, see `ntloss.numbers.labels.find_numbers`.
+    An answer is a run of labels that are not ignored, in one sequence; fields are looked for in its text.
+
+    Args:
+        labels: `[..., seq]`, token ids.
+        vocabulary: made from a tokenizer, whose texts it knows.
+        fields, by: see `find_fields`.
+        sequence_ids: `[..., seq]`; adjacent positions with one id belong to one sequence. Default: each row
+            is one sequence.
+        ignore_index: label of positions to ignore. Default: -100.
+
+    Returns:
+        `[..., seq]`, index of the field at each token of its numbers, -1 elsewhere.
     """
     index = {name: i for i, name in enumerate(_checked(fields))}
     rows = labels.cpu().reshape(-1, labels.shape[-1] if labels.dim() else 1)

@@ -123,6 +123,14 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
             f"{unseen:,} of the text's {digits:,} digits are in tokens that are no numbers, or unknown: a "
             "number token loss does not see them."
         )
+    spaced = " ".join(written[LONG_NUMBER])
+    if spaced != LONG_NUMBER and spaced.replace(" ", "") == LONG_NUMBER:
+        one, several = map(list, known.encode([LONG_NUMBER, spaced]))
+        if one == several:
+            notes.append(
+                f"The tokenizer cannot tell {LONG_NUMBER!r} from {spaced!r}: both have the same ids. "
+                "Separate numbers by more than a space, such as a comma."
+            )
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=known.vocab_size,

@@ -60,7 +60,8 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings) -> Ra
             row without probability on its levels.
 
     Source: Epstein, Journal of Applied Meteorology 1969 (ranked probability score); Brier, Monthly Weather
-    Review 1950; Guo et al., "On Calibration of Modern Neural Networks", ICML 2017 (calibration error).
+    Review 1950; Guo et al., "On Calibration of Modern Neural Networks", ICML 2017 (calibration error,
+    temperature).
 
     Example:
         >>> from ntloss.scores import ScoreReading
@@ -94,8 +95,8 @@ def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
     """Fit the temperature of the smallest log loss on rated rows; needs scikit-learn 1.7.
 
     The new probabilities are proportional to the old ones to the power 1 / temperature: a temperature above 1
-    makes the judge less sure, one below 1 more. Fit it on a hundred or more rows that the judge was not
-    trained on, and measure on others.
+    makes the judge less sure, one below 1 more. It does not change which levels are likelier than others. Fit
+    it on rows that the judge was not trained on, a hundred or more, and measure on others.
 
     Args:
         scores, ratings: see `compare_with_ratings`.
@@ -168,8 +169,7 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[list
         mass = sum(score.probabilities.values())
         if [*score.probabilities] != levels or not mass > 0:
             raise ValueError(f"scores: row {row} is {score}, expected probabilities of {levels}")
-        is_one = isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0
-        of_raters = counted([given] if is_one else given, f"ratings of row {row}")
+        of_raters = counted([given] if is_one_rating(given) else given, f"ratings of row {row}")
         if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
         counts = [float(sum(n for rating, n in of_raters if rating == level)) for level in levels]
@@ -183,8 +183,18 @@ def rows_of(ratings: Any) -> list[Any]:
     return list(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings)
 
 
+def is_one_rating(ratings: Any) -> bool:
+    """Whether this is a rating, maybe a tensor of one, and not those of several raters."""
+    is_text = isinstance(ratings, str | bytes)
+    return is_text or not isinstance(ratings, Iterable) or getattr(ratings, "ndim", 1) == 0
+
+
 def counted(ratings: Any, name: str) -> list[tuple[Any, float]]:
-    """Return ratings with how many raters gave each, of a list 1 each; a ValueError for none."""
+    """Return ratings with how many raters gave each, of a list 1 each; a TypeError or ValueError for none."""
+    if is_one_rating(ratings):
+        raise TypeError(
+            f"{name}: expected the ratings of each item, such as [[4, 4, 5], [1, 2]], given {ratings!r}"
+        )
     pairs = [*ratings.items()] if isinstance(ratings, Mapping) else [(rating, 1) for rating in ratings]
     if not all(count >= 0 for _, count in pairs) or not 0 < sum(count for _, count in pairs) < math.inf:
         raise ValueError(f"{name}: given {ratings!r}, expected one or more raters, such as [4, 4, 5]")

@@ -25,7 +25,8 @@ def found(text, fields, **options):
         ('{"scores": [4, null, 3]}', ["scores"], [("scores", "4"), ("scores", "3")]),
         ('{"scores": [null, 3, null, 4]}', ["scores"], [("scores", "3"), ("scores", "4")]),
         ('["scores"]: [4, 5], [6]', ["scores"], [("scores", "4"), ("scores", "5")]),
-        ("| price | size |\n|:--|:--|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
+        ("| price | size |\n|---|---|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
+        ("price | size\r\n--|--\r\n12.50 | 3", ["price", "size"], []),
         ("price\tsize\n12.50\t3", ["price", "size"], []),
         ('{\n\t"price":\n\t\t12.50\n}', ["price"], [("price", "12.50")]),
         ("| price | 12.50 |\n| size | 3 |", ["price", "size"], [("price", "12.50"), ("size", "3")]),
@@ -46,6 +47,10 @@ def found(text, fields, **options):
         ("a: 1, a: 2", ["a"], [("a", "1"), ("a", "2")]),
         ("no number here, clarity:", ["clarity"], []),
         ("size;price\n4;5", ["size", "price"], []),
+        ("size, price:\n4, 5", ["size", "price"], []),
+        ("size: 4, price:\n5", ["size", "price"], [("size", "4"), ("price", "5")]),
+        ("<price>\n  12.50\n</price>", ["price"], [("price", "12.50")]),
+        ("### Clarity\n4", ["Clarity"], [("Clarity", "4")]),
         ("", ["clarity"], []),
     ],
 )  # fmt: skip

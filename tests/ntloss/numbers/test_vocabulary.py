@@ -86,6 +86,8 @@ def test_all_numbers_and_digits_are_found_and_the_tokenizer_is_not_changed(make,
     inspection = inspect_tokenizer(tokenizer, shown)
     assert inspection.tokens == ("digits" if is_by_digit else "numbers")
     assert inspection.number_tokens[inspection.tokens] == len(chosen.tokens)
+    drops = tokenizer("12")["input_ids"] == tokenizer("1 2")["input_ids"]
+    assert any("cannot tell" in note for note in inspection.notes) == drops
     NTLoss(tokenizer)
     assert before == (saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()))
 
@@ -248,8 +250,10 @@ def test_levels_are_number_tokens_of_one_token_each():
     ],
 )
 def test_levels_without_a_token_or_a_finite_value_are_an_error(levels, error):
+    by_digit = isinstance(levels, range)
+    tokenizer = tiny_tokenizers.qwen_like() if by_digit else tokenizer_of_words("calm", "angry")
     with pytest.raises(error, match="levels"):
-        NumberVocabulary.from_levels(tokenizer_of_words("calm", "angry"), levels)
+        NumberVocabulary.from_levels(tokenizer, levels)
 
 
 @pytest.mark.parametrize(
