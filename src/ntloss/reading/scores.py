@@ -14,7 +14,6 @@ from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.prompts import (
     encode_after,
-    encode_prompts,
     likeliest_after,
     read_each,
     tokenizer_of,
@@ -22,13 +21,7 @@ from ntloss.reading.prompts import (
     write_questions,
 )
 from ntloss.reading.source import Continuations
-from ntloss.scores.levels import (
-    DIGIT,
-    Levels,
-    Node,
-    Scale,
-    walk_levels,
-)
+from ntloss.scores.levels import DIGIT, Levels, Node, Scale, walk_levels
 from ntloss.scores.readings import MOST_NONE, ScoreReading, reading_of
 
 _MOST_ROWS = 1024  # of levels after all prompts that are run at once
@@ -63,14 +56,10 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
         UnlikelyNumberWarning: a level is written with a probability below 0.5.
 
     Example:
-        >>> import torch
-        >>> from tokenizers import Tokenizer, models, pre_tokenizers
-        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789?")}, "?"))
-        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
-        >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        ...                      num_attention_heads=2)
+        >>> from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+        >>> tokenizer = ByT5Tokenizer()
+        >>> config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
+        ...                      num_hidden_layers=1, num_attention_heads=2)
         >>> scores = read_scores(LlamaForCausalLM(config).eval(), tokenizer, "How good?", levels=range(1, 11))
         >>> round(sum(scores.probabilities.values()) + scores.none, 6)
         1.0
@@ -82,12 +71,12 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
     texts = [*scale.texts.values()]
 
     @torch.no_grad()
-    def read(index: list[int]) -> list[ScoreReading]:
-        some = [prompts[i] for i in index]
-        inputs, prefix_ids, kept = encode_prompts(source, processor, some, [["", *texts]] * len(some))
+    def read(
+        index: list[int], inputs: Any, prefix_ids: list[int], kept: list[list[int]]
+    ) -> list[ScoreReading]:
         ids = [
-            [tuple(encode_after(tokenizer, each, row, text)) for text in texts]
-            for each, row in zip(some, kept, strict=True)
+            [tuple(encode_after(tokenizer, prompts[i], row, text)) for text in texts]
+            for i, row in zip(index, kept, strict=True)
         ]
         unknown = getattr(tokenizer, "unk_token_id", None)
         for of_prompt in ids:
@@ -97,7 +86,7 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
                 raise ValueError(f"levels: the tokenizer writes two of {texts} with the same tokens")
         tokens = _Tokens(vocabulary, scale.levels, [dict(zip(texts, each, strict=True)) for each in ids])
         root = source.continuations(inputs, tokens.texts, prefix_ids)
-        starts = [(i, ()) for i in range(len(some))]
+        starts = [(i, ()) for i in range(len(index))]
         found = walk_levels(functools.partial(tokens.after, root), starts, scale.levels, rest_is_known=True)
         readings = [reading_of(shares, scale.values) for shares in found]
         rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
@@ -117,7 +106,8 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
             )
         return readings
 
-    readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(texts)))
+    endings, most = [["", *texts]] * len(prompts), max(1, _MOST_ROWS // len(texts))
+    readings = read_each(source, processor, prompts, endings, read, most=most)
     return readings[0] if single else readings
 
 

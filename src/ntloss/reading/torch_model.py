@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,16 +41,6 @@ _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 
 
-class _Run(NamedTuple):
-    """What is known after prompts were run."""
-
-    tokens: Tensor  # `[rows, n]`, with those of a prefix
-    mask: Tensor  # of the tokens; of an encoder-decoder, that of the encoder's
-    logits: Tensor  # see `TorchModel.__call__`
-    cache: Any
-    moved: Tensor  # `[rows, 1]`, how far images move the positions of what follows
-
-
 class TorchModel(Source):
     """A model of transformers, which is called with its cache.
 
@@ -74,6 +64,7 @@ class TorchModel(Source):
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
         self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), "past_key_values")
+        self.takes_positions = "position_ids" in self.accepted
         self.past = past
         self.has_decoder = bool(self.inner.config.is_encoder_decoder)
         self.encoded: Any = None  # output of the encoder
@@ -96,10 +87,9 @@ class TorchModel(Source):
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
-        run = self._run(inputs, prefix_ids)
-        root = Prompts(self, run.mask, run.cache, run.logits[:, -1], run.moved)
-        if not self.has_decoder and "position_ids" not in self.accepted and bool((run.mask == 0).any()):
-            _check_padding(root, run.tokens)
+        tokens, root = self._run(inputs, prefix_ids)
+        if not self.has_decoder and not self.takes_positions and bool((root.mask == 0).any()):
+            _check_padding(root, tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
             raise ValueError(
                 f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
@@ -114,29 +104,30 @@ class TorchModel(Source):
         A cache of attention layers holds every prefix. With other caches, and for models that take no
         positions but count the cache's tokens, each prefix is run by itself.
         """
-        run = None
-        if "position_ids" in self.accepted:
-            run = self._run(inputs, keep=torch.tensor(lengths) - 1)
-        if run is None or not _holds_all(run.cache, run.tokens.shape[-1]):
-            for length in lengths:
-                begun = {
-                    name: value[:, :length] if _is_by_token(value, inputs["input_ids"]) else value
-                    for name, value in inputs.items()
-                }
-                yield self.continuations(begun, {})
-            return
-        seen = torch.arange(run.tokens.shape[-1], device=run.tokens.device)
-        for first in range(0, len(lengths), rows):
-            kept = torch.tensor(lengths[first : first + rows], device=seen.device)
-            same = torch.zeros_like(kept)
-            sees = (seen < kept[:, None]).long()
-            logits = run.logits[0, first : first + rows]
-            yield Prompts(self, sees, run.cache, logits, run.moved[same], same.tolist())
+        if self.takes_positions:
+            tokens, whole = self._run(inputs, keep=torch.tensor(lengths) - 1)
+            if _holds_all(whole.cache, tokens.shape[-1]):
+                seen = torch.arange(tokens.shape[-1], device=tokens.device)
+                for first in range(0, len(lengths), rows):
+                    kept = torch.tensor(lengths[first : first + rows], device=seen.device)
+                    same, sees = torch.zeros_like(kept), (seen < kept[:, None]).long()
+                    logits = whole.logits[first : first + rows]
+                    yield Prompts(self, sees, whole.cache, logits, whole.moved[same], same.tolist())
+                return
+        for length in lengths:
+            begun = {
+                name: value[:, :length] if _is_by_token(value, inputs["input_ids"]) else value
+                for name, value in inputs.items()
+            }
+            yield self.continuations(begun, {})
 
     def _run(
         self, inputs: Mapping[str, Any], prefix_ids: Sequence[int] = (), keep: Tensor | None = None
-    ) -> _Run:
-        """Run prompts, each with the tokens of a prefix after it; `keep` chooses the logits' columns."""
+    ) -> tuple[Tensor, Prompts]:
+        """Run prompts, each with the tokens of a prefix after it; return their tokens, `[rows, n]`, too.
+
+        Of a single prompt, `keep` chooses the tokens after which logits are kept. Default: the last one.
+        """
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
             raise TypeError(
@@ -169,16 +160,13 @@ class TorchModel(Source):
             }
         past, seen = self.past, 0
         if past is not None:
-            if self.has_decoder or further or not _is_attention(past):
+            is_right = not self.has_decoder and not further and _is_attention(past)
+            seen = past.get_seq_length() if is_right else 0
+            if not 0 < seen < tokens.shape[-1] or len(past.layers[0].keys) != len(tokens):
                 raise TypeError(
-                    "past_key_values: expected the cache of a causal model with attention layers, and no "
-                    f"images; given a {type(past).__name__}: omit it"
-                )
-            seen = past.get_seq_length()
-            if len(past.layers[0].keys) != len(tokens) or not 0 < seen < tokens.shape[-1]:
-                raise ValueError(
-                    f"past_key_values holds {seen} tokens of {len(past.layers[0].keys)} prompts: expected "
-                    f"{len(tokens)} prompts, and 1 to {tokens.shape[-1] - 1} of their tokens"
+                    f"past_key_values: expected a causal model's cache, in attention layers, of the first "
+                    f"tokens of {len(tokens)} prompts without images, 1 to {tokens.shape[-1] - 1} of each; "
+                    f"given a {type(past).__name__}: omit it"
                 )
             past = _select(past, torch.arange(len(tokens)), len(tokens))
         moved = tokens.new_zeros(len(tokens), 1)
@@ -191,7 +179,7 @@ class TorchModel(Source):
             moved = self.counting.rope_deltas.to(tokens.device)
         if self.counting is not None:
             self.counting.rope_deltas = before
-        return _Run(tokens, mask, logits, cache, moved)
+        return tokens, Prompts(self, mask, cache, logits[:, -1] if keep is None else logits[0], moved)
 
     def _further(self, inputs: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
         """Return what a processor made besides tokens, such as images; a TypeError if it is not taken."""
@@ -241,7 +229,7 @@ class TorchModel(Source):
             options["input_ids"] = tokens
             if moved is not None:
                 places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :] + moved
-            if places is not None and "position_ids" in self.accepted:
+            if places is not None and self.takes_positions:
                 options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
                 options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
@@ -305,7 +293,7 @@ class Prompts:
         self._owners = [*range(len(logits))] if owners is None else owners
         self.in_tree = (
             not model.has_decoder
-            and "position_ids" in model.accepted
+            and model.takes_positions
             and getattr(model.inner, "_supports_attention_backend", False)
             and model.inner.config._attn_implementation in ("eager", "sdpa")
             # Other layers forget tokens, or round them.
