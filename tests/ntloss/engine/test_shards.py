@@ -127,9 +127,9 @@ def test_process_groups_and_two_dimensional_meshes_are_supported(jobs):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("whole logits with a group", r"ValueError: rank 0 of \d holds 23 tokens .* expected \d+, shards"),
-        ("whole head with a group", r"ValueError: rank 0 of \d holds 23 tokens .* expected \d+, shards"),
-        ("one column too few", r"ValueError: rank 0 of \d holds \d+ tokens .* expected \d+, shards"),
+        ("whole logits with a group", r"ValueError: rank 0 of \d holds 23 tokens"),
+        ("whole head with a group", r"ValueError: rank 0 of \d holds 23 tokens"),
+        ("one column too few", r"ValueError: rank 0 of \d holds \d+ tokens"),
         ("logits sharded over positions", "ValueError: DTensor with placements .*expected the vocabulary"),
         (
             "head sharded over the hidden size",
