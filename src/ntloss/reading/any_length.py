@@ -46,13 +46,7 @@ class Options:
     After `12`, a model may write a token that changes the number or keeps it open (a column each), a letter
     (one column for all), or anything else, which ends it (one minus the sum). A letter matters where it takes
     something back: `1e3` followed by one has no exponent. Options are in the order of the numbers that they
-    lead to, as far as these have one length.
-
-    Args:
-        vocabulary: the tokens.
-        reader: reads the text, given what stands before it; without a separator of thousands, by that of the
-            vocabulary.
-        device: where the results are.
+    lead to, as far as these have one length. A reader without a separator of thousands gets the vocabulary's.
     """
 
     def __init__(self, vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> None:
@@ -180,12 +174,8 @@ def numbers_after(
 ) -> Numbers:
     """Return the numbers that follow prompts; NaN for those of too many digits.
 
-    Args:
-        root: the prompts.
-        options: what may follow a text.
-        limits: the most texts and digits.
-        shifts: `[n]`, where in the first step of each pass sampling starts, from 0 to 1; of all prompts.
-        kept: a text for each prompt that is followed however unlikely it is. Default: none.
+    `shifts`, `[n]`, say where in the first step of each pass sampling starts, from 0 to 1. `kept` has a text
+    for each prompt that is followed however unlikely it is, or is empty.
     """
     most_texts, max_digits = limits.most_texts, limits.max_digits
     rows = torch.arange(len(root), device=root.device)

@@ -99,15 +99,24 @@ class Question:
         """The conversation, with the content of each turn in parts; None of a turn that calls a tool."""
         shown = [{"type": "image", "image": image} for image in self.seen] if self.messages is None else []
         asked: Turns = self.messages or [{"role": "user", "content": [*shown, self.prompt]}]
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [_in_parts(turn) for turn in (*system, *asked)]
+        if self.system is not None:
+            asked = [{"role": "system", "content": self.system}, *asked]
+        found = [{**turn, "content": turn.get("content")} for turn in asked]
+        for turn in found:
+            if (content := turn["content"]) is not None:
+                parts = [content] if isinstance(content, str) else content
+                turn["content"] = [
+                    {"type": "text", "text": part} if isinstance(part, str) else part for part in parts
+                ]
+        return found
 
     @property
     def seen(self) -> list[Any]:
         """The images of the prompt, or of the messages."""
         if self.images is None:
-            parts = (part for turn in self.messages or () for part in _in_parts(turn)["content"] or ())
-            return [part["image"] for part in parts if part.get("image") is not None]
+            parts = (part for turn in self.messages or () for part in turn.get("content") or ())
+            found = (part.get("image") for part in parts if not isinstance(part, str))
+            return [image for image in found if image is not None]
         is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
         return [*self.images] if is_list else [self.images]
 
@@ -152,7 +161,7 @@ class Question:
             prefill = begun + prefill
         words = prefill.rstrip()
         if words:
-            turns.append(_in_parts({"role": "assistant", "content": words}))
+            turns.append({"role": "assistant", "content": [{"type": "text", "text": words}]})
         if tokenizer_of(writer) is writer:
             turns = [_in_text(turn) for turn in turns]
         if not words:
@@ -235,22 +244,13 @@ NO_LIMITS = Limits()
 
 
 class Prompt(NamedTuple):
-    """A question as a model reads it.
+    """A question as a model reads it."""
 
-    Args:
-        text: the text that the answer continues.
-        special: whether the tokenizer adds its special tokens to the text; that of a chat template has them.
-        begun: the part of the answer that is given, which ends the text.
-        asked: what is read apart from the text: by an encoder the question, by a server the name of the
-            conversation. Default: nothing.
-        images: what stands at the text's placeholders of images.
-    """
-
-    text: str
-    special: bool
-    begun: str
-    asked: str = ""
-    images: tuple[Any, ...] = ()
+    text: str  # that the answer continues
+    special: bool  # whether the tokenizer adds its special tokens to it; that of a chat template has them
+    begun: str  # the part of the answer that is given, which ends the text
+    asked: str = ""  # read apart: by an encoder the question, by a server the name of the conversation
+    images: tuple[Any, ...] = ()  # what stands at the text's placeholders of images
 
     @property
     def before(self) -> str:
@@ -262,14 +262,6 @@ def tokenizer_of(given: Any) -> Any:
     """Return the tokenizer of a processor, which has a part for images or sounds; anything else as it is."""
     is_processor = hasattr(given, "tokenizer") and any(hasattr(given, name) for name in _PROCESSES)
     return given.tokenizer if is_processor else given
-
-
-def _in_parts(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn whose content is a list of parts, which templates of processors expect."""
-    content = turn.get("content")
-    given = [content] if isinstance(content, str) else content
-    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in given or ()]
-    return {**turn, "content": None if content is None else parts}
 
 
 def _in_text(turn: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,12 +355,11 @@ def vocabulary_of(given: NumberVocabulary | Any, source: Source) -> NumberVocabu
     return made[key]
 
 
-def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> tuple[str | None, str]:
-    """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
+def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> str:
+    """Return how a message shows the likeliest token after a row."""
     token = root.likeliest(row)  # of some servers, its text
     text = vocabulary.text_of(token) if isinstance(token, int) else token
-    shown = "another token" if token is None else f"token {token}"
-    return text, shown if text is None else repr(text)
+    return repr(text) if text is not None else "another token" if token is None else f"token {token}"
 
 
 def read_each(
@@ -429,11 +420,8 @@ def check_before(prompt: Prompt, thousands: str | None) -> None:
     # After a letter, a space comes first.
     numbers = [number for number in find_numbers(f"{text}5", thousands) if number.end > len(text)]
     numbers = numbers or find_numbers(f"{text} 5", thousands)
-    begins = (
-        bool(numbers)
-        and numbers[-1].plain == "5"
-        and bool(numbers[-1].alone or not given or text[-1:] in tuple("(["))
-    )
+    last = numbers[-1] if numbers else None
+    begins = last is not None and last.plain == "5" and (last.alone or not given or text[-1:] in ("(", "["))
     may_group = thousands != "" and re.search(r"[0-9][.,]\Z", text) is not None
     if text.rstrip(SPACES + "\n")[-1:] in tuple(DIGITS) or may_group or not begins:
         raise ValueError(

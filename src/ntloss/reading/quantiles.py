@@ -133,7 +133,8 @@ def read_quantiles(
     elif vocabulary.value_tokens:
         fields = any_length.summarize(_of_values(root, vocabulary), points, limits)
     else:
-        fields = _of_any_length(root, options, points, limits, draw_shifts(generator))
+        numbers = _of_any_length(root, options, limits, draw_shifts(generator))
+        fields = any_length.summarize(numbers, points, limits)
     _warn(root, vocabulary, format, limits, fields)
     passes, rows = root.counts
     return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
@@ -176,16 +177,15 @@ def _of_values(root: Continuations, vocabulary: NumberVocabulary) -> any_length.
 
 
 def _of_any_length(
-    root: Continuations, options: any_length.Options, levels: Tensor, limits: Limits, shifts: Tensor
-) -> dict[str, Any]:
+    root: Continuations, options: any_length.Options, limits: Limits, shifts: Tensor
+) -> any_length.Numbers:
     """Read numbers of any length."""
-    parts = []
+    parts, first = list[any_length.Numbers](), 0
     for some in _at_once(root, limits.most_texts):
         numbers = any_length.numbers_after(some, options, limits, shifts)
-        parts.append(any_length.summarize(numbers, levels, limits))
-    distributions = tuple(each for part in parts for each in part.pop("distributions"))
-    fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return {**fields, "distributions": distributions}
+        parts.append(numbers._replace(prompts=numbers.prompts + first))
+        first += len(numbers.noise)
+    return any_length.Numbers(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _at_once(root: Continuations, texts: int) -> Iterator[Continuations]:
@@ -239,7 +239,7 @@ def _warn(
     rare = starts < _LEAST_START
     if bool(rare.any()):
         row = int(starts.argmin())
-        _, shown = likeliest_after(root, row, vocabulary)
+        shown = likeliest_after(root, row, vocabulary)
         warn_caller(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
             f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from ntloss.reading import any_length
 from ntloss.reading.prompts import (
     NO_LIMITS,
     Limits,
-    Prompt,
     Question,
     check_before,
     number_forms,
@@ -30,7 +29,7 @@ from ntloss.reading.prompts import (
 )
 from ntloss.reading.quantiles import as_levels, draw_shifts, read_quantiles, texts_of
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
-from ntloss.reading.source import Continuations, Source
+from ntloss.reading.source import Continuations
 from ntloss.reading.torch_model import TorchModel
 
 _PLACES = 16  # of one answer that are read at once
@@ -179,16 +178,26 @@ def read_numbers(
     places = _places_of(answer, whole.text, ids, ends, vocabulary, limits.thousands)
     if not places:
         return []
-    shifts, found = draw_shifts(generator), list[WrittenNumber]()
     lengths = [place.length for place in places]
-    for root in _roots_of(source, processor, whole, ids, ends, lengths, vocabulary):
+    if isinstance(source, TorchModel):
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
+        if whole.images:
+            inputs = process(source, processor, [whole], [ids])
+            added = inputs["input_ids"].shape[-1] - len(ids)  # tokens of images, in front of the answer
+            lengths = [length + added for length in lengths]
+        roots: Iterable[Continuations] = source.prefixes(inputs, lengths, _PLACES)
+    else:
+        prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]
+        roots = [source.continuations(prompts, texts_of(vocabulary))]
+    shifts, found = draw_shifts(generator), list[WrittenNumber]()
+    for root in roots:
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
         for reader in dict.fromkeys(place.reader for place in some):
             index = [i for i, place in enumerate(some) if place.reader == reader]
             group, options = [some[i] for i in index], any_length.options_of(vocabulary, reader, root.device)
-            prompts = root.select(torch.tensor(index, device=root.device))
-            read |= zip(index, _read_at(prompts, group, options, with_median, limits, shifts), strict=True)
+            chosen = root.select(torch.tensor(index, device=root.device))
+            read |= zip(index, _read_at(chosen, group, options, with_median, limits, shifts), strict=True)
         for i, (number, *_) in enumerate(some):
             text = answer[number.start : number.end]
             found.append(WrittenNumber(text, number.start, number.value, *read[i]))
@@ -243,27 +252,6 @@ def _places_of(
         ]
         found.append(next((place for place in places if place.is_read()), places[0]))
     return found
-
-
-def _roots_of(
-    source: Source,
-    processor: Any,
-    whole: Prompt,
-    ids: list[int],
-    ends: list[int],
-    lengths: list[int],
-    vocabulary: NumberVocabulary,
-) -> Iterator[Continuations]:
-    """Run a text, and return what may follow each of these numbers of its tokens, several at once."""
-    if isinstance(source, TorchModel):
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
-        if whole.images:
-            inputs = process(source, processor, [whole], [ids])
-            added = inputs["input_ids"].shape[-1] - len(ids)  # tokens of images, in front of the answer
-            lengths = [length + added for length in lengths]
-        return source.prefixes(inputs, lengths, _PLACES)
-    prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]
-    return iter([source.continuations(prompts, texts_of(vocabulary))])
 
 
 def _read_at(

@@ -28,7 +28,6 @@ from ntloss.reading.source import Prefix, Prefixes, Source, as_prefixes
 
 __all__ = ["ServedModel", "ServerError"]
 
-_MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 _CHAT = "\0"  # between the index of a conversation and the beginning of its answer
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
@@ -269,12 +268,6 @@ class ServedModel(Source):
     def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[LogProbs]:
         """Return what the server says about tokens after prefixes, by one request for each batch."""
         most = self.form.chosen or max(len(token_ids), 1)
-        if len(token_ids) > most * _MOST_PARTS:
-            raise ValueError(
-                f"{len(token_ids):,} tokens: expected at most {most * _MOST_PARTS:,} for {self.form.name}, "
-                f"which returns {most} a request. Pass a vocabulary of fewer tokens (tokens='digits'), or "
-                "serve the model with SGLang, which has no such limit."
-            )
         batches = [prefixes[i : i + self.batch] for i in range(0, len(prefixes), self.batch)]
         parts = [token_ids[i : i + most] for i in range(0, len(token_ids), most)] or [[]]
         bodies = [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]

@@ -42,11 +42,9 @@ _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32
 
 
 class TorchModel(Source):
-    """A model of transformers, which is called with its cache.
+    """A model of transformers in evaluation mode, which is called with its cache.
 
-    Args:
-        model: an encoder-decoder or causal language model, in evaluation mode.
-        past: a causal model's cache of the first tokens of the prompts. Default: none.
+    `past` is a causal model's cache of the first tokens of the prompts.
     """
 
     def __init__(self, model: Any, past: Any = None) -> None:
@@ -145,7 +143,7 @@ class TorchModel(Source):
             order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
             ids, mask = ids.gather(-1, order), mask.gather(-1, order)
             self.encoded = self.inner.get_encoder()(input_ids=ids, attention_mask=mask)
-            start = ids.new_full((len(ids), 1), start_token(self.inner))
+            start = ids.new_full((len(ids), 1), _start_token(self.inner))
             tokens = torch.cat([start, prefix], dim=-1)
         else:
             if bool((mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()):
@@ -183,22 +181,21 @@ class TorchModel(Source):
 
     def _further(self, inputs: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
         """Return what a processor made besides tokens, such as images; a TypeError if it is not taken."""
-        given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
-        if self.has_decoder or not self.placeholders:
-            given = {name: value for name, value in given.items() if name not in _IGNORED}
+        left_out = _USED if self.placeholders and not self.has_decoder else (*_USED, *_IGNORED)
+        given = {name: value for name, value in inputs.items() if name not in left_out and value is not None}
         taken = {*()} if self.has_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
         if refused := sorted({*given} - taken):
             raise TypeError(
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
                 f"forward takes; {type(self.inner).__name__} cannot be read with {', '.join(refused)}"
             )
-        has_more = any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values())
-        missing = [] if has_more else [token for token in self.placeholders if bool((ids == token).any())]
-        if missing:
-            raise ValueError(
-                f"inputs: a prompt holds the token {missing[0]}, which stands for a part of an image, a "
-                "video or a sound, but there is none: pass all that the processor returned"
-            )
+        seen = any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values())
+        for token in self.placeholders:
+            if not seen and bool((ids == token).any()):
+                raise ValueError(
+                    f"inputs: a prompt holds the token {token}, which stands for a part of an image, a video "
+                    "or a sound, but there is none: pass all that the processor returned"
+                )
         return {name: value for name, value in given.items() if name in self.accepted}
 
     def __call__(
@@ -251,16 +248,11 @@ class TorchModel(Source):
             output = self.model(**options, use_cache=True)
         self.counts[0] += 1
         self.counts[1] += len(tokens)
-        if (cache := getattr(output, self.cache_name, None)) is None:
+        cache, logits = getattr(output, self.cache_name, None), getattr(output, "logits", None)
+        if cache is None or logits is None or logits.dim() != 3:
             raise TypeError(
-                f"the model returned no cache. Expected a model of transformers that returns "
-                f"{self.cache_name} when it is called with use_cache=True."
-            )
-        logits = getattr(output, "logits", None)
-        if logits is None or logits.dim() != 3:
-            raise TypeError(
-                f"model: expected a language model with a head, such as AutoModelForCausalLM loads, given "
-                f"{type(self.inner).__name__}"
+                f"{type(self.inner).__name__} returned no {self.cache_name}, or no logits of each token: "
+                "expected a language model with a head and a cache, such as AutoModelForCausalLM loads"
             )
         return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
 
@@ -311,14 +303,14 @@ class Prompts:
 
     def select(self, rows: Tensor) -> Prompts:
         """Return some of the prompts."""
-        cache, within = self.cache, None
+        within = None
         if self.in_tree:  # which leaves the prompts' cache as it is
             owners = [self._owners[row] for row in rows.tolist()]
-            held, count = sorted({*owners}), len(cache.layers[0].keys)
+            held, count = sorted({*owners}), len(self.cache.layers[0].keys)
             within = [held.index(owner) for owner in owners]
-            cache = cache if len(held) == count else _select(cache, rows.new_tensor(held), count)
+            cache = _select(self.cache, rows.new_tensor(held), count) if len(held) < count else self.cache
         else:
-            cache = _select(cache, rows, len(self))
+            cache = _select(self.cache, rows, len(self))
         return Prompts(self.model, self.mask[rows], cache, self.logits[rows], self.moved[rows], within)
 
     def likeliest(self, row: int) -> int:
@@ -350,10 +342,7 @@ class Prompts:
             columns.append((*self._places.get((row, tokens[:-1]), ()), seen + places[-1]))
         self._places.update(zip(texts, columns, strict=True))
         rows = torch.tensor([row for row, _ in texts], device=self.device)
-        at = (
-            torch.tensor([self._owners[row] for row, _ in texts], device=self.device),
-            rows.new_tensor(places),
-        )
+        at = rows.new_tensor([self._owners[row] for row, _ in texts]), rows.new_tensor(places)
         width = max(filled)
         written = rows.new_zeros(count, width).index_put(at, rows.new_tensor([t[-1] for _, t in texts]))
         before = rows.new_tensor([len(tokens) - 1 for _, tokens in texts])
@@ -497,12 +486,10 @@ def _check_padding(root: Prompts, tokens: Tensor) -> None:
         )
 
 
-def start_token(model: Any) -> int:
+def _start_token(model: Any) -> int:
     """Return the token that a decoder starts with; a ValueError if none is known."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         for source in (getattr(model, "generation_config", None), model.config):
             if isinstance(start := getattr(source, name, None), int):
                 return start
-    raise ValueError(
-        "the token that a decoder starts with is not known: set model.config.decoder_start_token_id"
-    )
+    raise ValueError("the model's first token is not known: set model.config.decoder_start_token_id")
