@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -188,13 +188,13 @@ def _of_any_length(
     return any_length.Numbers(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _at_once(root: Continuations, texts: int) -> Iterator[Continuations]:
-    """Yield prompts that are read together, each with so many texts: few where each text has a long cache."""
+def _at_once(root: Continuations, texts: int) -> Iterable[Continuations]:
+    """Return prompts that are read together, each with so many texts: few if each text has a long cache."""
     rows = _ROWS
     if isinstance(root, Prompts) and not root.in_tree:
         rows = min(_ROWS, 1 + _CACHED // root.mask.shape[-1])
     parts = torch.split(torch.arange(len(root), device=root.device), max(1, rows // texts))
-    yield from [root] if len(parts) == 1 else map(root.select, parts)
+    return [root] if len(parts) == 1 else map(root.select, parts)
 
 
 def _of_fixed_width(
