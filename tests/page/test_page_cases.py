@@ -249,7 +249,7 @@ def walk_down(probs, quantile):
     remaining, written = torch.tensor([quantile], dtype=torch.float64), list[int]()
     for _ in range(3):
         masses = tree[tuple(written)].reshape(1, 10, -1).sum(-1)
-        digit, remaining, _ = choose(masses.double(), remaining)
+        digit, remaining, *_ = choose(masses.double(), remaining)
         written.append(int(digit))
     return int("".join(map(str, written)))
 

@@ -35,22 +35,15 @@ class Shard(NamedTuple):
         As in DTensor, each rank has ceil(vocab / ranks) tokens, the last one the rest. Raise a ValueError if
         `size` is another number, or if a rank would have no token.
         """
-        world = dist.get_world_size(group)
+        world, rank = dist.get_world_size(group), dist.get_rank(group)
         each = -(-vocab_size // world)
-        if each * (world - 1) >= vocab_size:
+        if each * (world - 1) >= vocab_size or size != min(each, vocab_size - rank * each):
             raise ValueError(
-                f"shards of {each:,} tokens leave some of {world} ranks without a token of {vocab_size:,}: "
-                "expected fewer ranks, or a padded vocabulary"
+                f"rank {rank} of {world} holds {size:,} tokens of a vocabulary of {vocab_size:,}: expected "
+                f"shards of {each:,} in the order of ranks, the last one with the rest, none of them empty. "
+                "Make the vocabulary with vocab_size=<total width of the shards, padding included>."
             )
-        start = dist.get_rank(group) * each
-        expected = min(each, vocab_size - start)
-        if size != expected:
-            raise ValueError(
-                f"rank {dist.get_rank(group)} of {world} holds {size:,} tokens of a vocabulary of "
-                f"{vocab_size:,}: expected {expected:,}, shards of ceil(vocab / ranks) in the order "
-                "of ranks. Make the vocabulary with vocab_size=<total width of the shards, padding included>."
-            )
-        return cls(start, size, vocab_size, group)
+        return cls(rank * each, size, vocab_size, group)
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the columns of token ids, -1 for those of other ranks, and whether this rank holds them."""
@@ -76,10 +69,8 @@ class Sharded(NamedTuple):
         local = self.inner.read(logits, local_labels, wanted._replace(token_ids=token_ids.clamp(min=0)))
         highest = local.row_max.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=shard.group)
-        of_rows = [
-            ((local.row_max - highest) + local.shifted_lse).exp(),
-            torch.where(label_held, local.label_logit, 0),
-        ]
+        total = ((local.row_max - highest) + local.shifted_lse).exp()
+        of_rows = [total, torch.where(label_held, local.label_logit, 0)]
         if local.mean_logit is not None:
             of_rows.append(local.mean_logit * (shard.size / shard.vocab_size))
         together = torch.cat([torch.stack(of_rows, -1), torch.where(ids_held, local.number_logits, 0)], -1)
@@ -94,15 +85,11 @@ class Sharded(NamedTuple):
         of_lse, of_label, of_numbers, *of_mean = grads
         labels, label_held = self.shard.locate(labels)
         token_ids, ids_held = self.shard.locate(wanted.token_ids)
-        local_grads = [
-            of_lse,
-            torch.where(label_held, of_label, 0),
-            torch.where(ids_held, of_numbers, 0),
-            # This gradient is divided by the number of columns on this rank.
-            *(each * (self.shard.size / self.shard.vocab_size) for each in of_mean),
-        ]
+        held = [torch.where(label_held, of_label, 0), torch.where(ids_held, of_numbers, 0)]
+        # The gradient of the mean is divided by the number of columns on this rank.
+        of_mean = [each * (self.shard.size / self.shard.vocab_size) for each in of_mean]
         wanted = wanted._replace(token_ids=token_ids, in_part=True)
-        self.inner.write(grad, logits, labels, wanted, readout, local_grads)
+        self.inner.write(grad, logits, labels, wanted, readout, [of_lse, *held, *of_mean])
 
 
 def local_columns(

@@ -98,23 +98,18 @@ class PreparedLabels(NamedTuple):
 class LabelReader(NamedTuple):
     """What has to be known of a loss to prepare its labels; unlike the loss, it is light and can be pickled.
 
-    Args:
-        vocabulary: the number tokens.
-        reads: what the criterion reads; nothing without a criterion.
-        decimals: whether a point between two digits belongs to their number.
-        fields: standard deviations of `HLGauss.for_fields`, and how their numbers are found, or None.
-        ignore_index, shift, mode: see `NTLCrossEntropyLoss`.
-        made_for: `PreparedLabels.made_for` of its records.
+    `ignore_index`, `shift` and `mode` are those of `NTLCrossEntropyLoss`.
     """
 
     vocabulary: NumberVocabulary
-    reads: tuple[str, ...] = ()
-    decimals: bool = True
+    reads: tuple[str, ...] = ()  # what the criterion reads; nothing without a criterion
+    decimals: bool = True  # whether a point between two digits belongs to their number
+    # Standard deviations of `HLGauss.for_fields`, and how their numbers are found.
     fields: tuple[dict[str, float], Finder] | None = None
     ignore_index: int = IGNORED
     shift: bool = False
     mode: Mode = "add"
-    made_for: str = ""
+    made_for: str = ""  # `PreparedLabels.made_for` of its records
 
     @property
     def finds_numbers(self) -> bool:
@@ -198,23 +193,19 @@ class LabelReader(NamedTuple):
                 valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
             if not valid.all():
                 raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
-        for name, is_given, read, like in (
-            ("sigma", record.sigma is not None, "number_sigma", "HLGauss"),
-            ("soft", soft is not None, "target_probs", "crps or gaussian_smoothing"),
-        ):
-            if is_given and self.reads and read not in self.reads:
+        for name, reader in (("sigma", "number_sigma"), ("soft", "target_probs")):
+            if getattr(record, name) is not None and self.reads and reader not in self.reads:
                 raise ValueError(
                     f"{name} is given, but the criterion reads {', '.join(self.reads)}: expected one that "
-                    f"reads {read}, such as {like}"
+                    f"reads {reader}"
                 )
         if soft is None:
             return
-        if not isinstance(soft, SoftTargets):
-            raise TypeError(f"soft: expected SoftTargets(token_ids, weights), given {type(soft).__name__}")
-        ids, weights = soft
-        if ids.dtype not in INTEGERS or not weights.is_floating_point():
+        ids, weights = soft if isinstance(soft, SoftTargets) else (soft, None)
+        if weights is None or ids.dtype not in INTEGERS or not weights.is_floating_point():
             raise TypeError(
-                f"soft: expected ids, torch.int64, and floating weights, given {ids.dtype}, {weights.dtype}"
+                "soft: expected SoftTargets of ids, torch.int64, and floating weights, given "
+                f"{type(soft).__name__}{'' if weights is None else f' of {ids.dtype} and {weights.dtype}'}"
             )
         if not (ids.shape == weights.shape == (*shape, *ids.shape[-1:])):
             raise ValueError(
@@ -261,25 +252,20 @@ class NumberTables(nn.Module):
     Args:
         vocabulary: the number tokens.
         cells: also build `cells`. Default: False.
-
-    Attributes:
-        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
-            forms of these values.
-        values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64);
-            `values_in_float32` are the same. One that tokens both write and are given by stands there twice.
-        value_of_label: `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end
-            (index -1), for labels that are ignored.
-        cells: `[2, kinds, values]`, see `criteria.READABLE`, or None.
-        own_values: `[values]`, bool, see `criteria.READABLE`, or None.
-        has_several_forms: whether some value has more than one token.
     """
 
+    # `[number tokens]`, one token of each distinct value by ascending value, then further forms of these.
     token_ids: Tensor
+    # `[values]`, the distinct values, ascending, float64 (float32 on devices without float64). A value that
+    # tokens both write and are given by stands there twice.
     values: Tensor
     values_in_float32: Tensor
+    # `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end (index -1), for
+    # labels that are ignored.
     value_of_label: Tensor
-    cells: Tensor | None
-    own_values: Tensor | None
+    cells: Tensor | None  # `[2, kinds, values]`, see `criteria.READABLE`, or None
+    own_values: Tensor | None  # `[values]`, bool, see `criteria.READABLE`, or None
+    has_several_forms: bool  # whether some value has more than one token
 
     def __init__(self, vocabulary: NumberVocabulary, cells: bool = False) -> None:
         super().__init__()
@@ -330,9 +316,8 @@ class NumberTables(nn.Module):
 
     def _cells_of(self, index: dict[tuple[float, bool], int]) -> Tensor:
         tokens = [token for token in self.vocabulary.tokens if token.kind > VALUE]  # whole numbers
-        table = torch.zeros(
-            2, max((t.kind for t in tokens), default=0) // 2 * 2 + 2, len(index), dtype=torch.bool
-        )
+        kinds_of_all = max((token.kind for token in tokens), default=0) // 2 * 2 + 2
+        table = torch.zeros(2, kinds_of_all, len(index), dtype=torch.bool)
         for token in tokens:
             kinds = [2 * token.digits, 2 * token.digits + 1] if token.value == 0 else [token.kind]
             i = index[token.value, False]

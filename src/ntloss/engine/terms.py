@@ -63,8 +63,7 @@ class NumberTerm(nn.Module):
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
         gradient_reads_mass: whether its gradient does, too, which that of a cross-entropy does not.
         learns_form: whether the term, where it replaces cross-entropy, adds that of the label's token among
-            the tokens of its value (`4`, `▁4`): so it does for a criterion on tokens that reads
-            `vocab_log_probs`.
+            the tokens of its value (`4`, `▁4`), as one on tokens does that reads `vocab_log_probs`.
     """
 
     def __init__(

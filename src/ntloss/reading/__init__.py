@@ -17,8 +17,8 @@ Bahri, "Decoding-based regression", 2025.
 from ntloss.callers import UnlikelyNumberWarning
 from ntloss.reading.compare import AnswerComparison, AnswerErrors, Change, compare_answers
 from ntloss.reading.intervals import interval_coverage, pinball_loss
-from ntloss.reading.prompts import Question
-from ntloss.reading.quantiles import Limits, number_quantiles
+from ntloss.reading.prompts import Limits, Question
+from ntloss.reading.quantiles import number_quantiles
 from ntloss.reading.read import read_number, read_numbers
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.scores import read_scores

@@ -19,7 +19,6 @@ import math
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -33,6 +32,7 @@ from ntloss.numbers.grammar import (
     with_ascii_sign,
 )
 from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.prompts import Limits
 from ntloss.reading.source import Continuations, Text
 
 # Every text with a share of at least 1 / (8 * most_texts) is followed.
@@ -46,16 +46,14 @@ class Options:
     After `12`, a model may write a token that changes the number or keeps it open (a column each), a letter
     (one column for all), or anything else, which ends it (one minus the sum). A letter matters where it takes
     something back: `1e3` followed by one has no exponent. Options are in the order of the numbers that they
-    lead to, as far as these have one length.
-
-    Args:
-        vocabulary: the tokens.
-        reader: reads the text, given what stands before it.
-        device: where the results are.
+    lead to, as far as these have one length. A reader without a separator of thousands gets the vocabulary's.
     """
 
     def __init__(self, vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> None:
-        self.reader = reader
+        if reader.thousands is None:
+            reader = reader._replace(thousands=vocabulary.thousands)
+        self.vocabulary, self.reader = vocabulary, reader
+        self.tables = functools.lru_cache(maxsize=8)(lambda format: format.tables(vocabulary, device))
         self.read = functools.lru_cache(maxsize=2**15)(reader.read)
         self.after = functools.lru_cache(maxsize=2**15)(self._after)
         pieces = sorted(vocabulary.pieces.items(), key=lambda piece: (_place(piece[1]), piece[0]))
@@ -119,22 +117,10 @@ def _options_after(state: str, options: tuple[str, ...], reader: NumberReader) -
     return matter, kept
 
 
-_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[NumberReader, torch.device], Options]] = (
-    WeakKeyDictionary()
-)
-
-
+@functools.lru_cache(maxsize=16)
 def options_of(vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> Options:
-    """Return the options of a vocabulary, made once on each device.
-
-    Without a separator of thousands before the number, the vocabulary's is used.
-    """
-    if reader.thousands is None:
-        reader = reader._replace(thousands=vocabulary.thousands)
-    made = _of_vocabulary.setdefault(vocabulary, {})
-    if (reader, device) not in made:
-        made[reader, device] = Options(vocabulary, reader, device)
-    return made[reader, device]
+    """Return the options of a vocabulary, made once on each device."""
+    return Options(vocabulary, reader, device)
 
 
 def _place(piece: str) -> tuple[int, float]:
@@ -182,21 +168,16 @@ class _Texts(NamedTuple):
 def numbers_after(
     root: Continuations,
     options: Options,
-    most_texts: int,
-    max_digits: int,
+    limits: Limits,
     shifts: Tensor,
     kept: Sequence[str] = (),
 ) -> Numbers:
-    """Return the numbers that follow prompts.
+    """Return the numbers that follow prompts; NaN for those of too many digits.
 
-    Args:
-        root: the prompts.
-        options: what may follow a text.
-        most_texts: how many texts of each prompt are followed in a pass, at most.
-        max_digits: most digits of a number; further decimals are cut off, and larger numbers are NaN.
-        shifts: `[n]`, where in the first step of each pass sampling starts, from 0 to 1; of all prompts.
-        kept: a text for each prompt that is followed however unlikely it is. Default: none.
+    `shifts`, `[n]`, say where in the first step of each pass sampling starts, from 0 to 1. `kept` has a text
+    for each prompt that is followed however unlikely it is, or is empty.
     """
+    most_texts, max_digits = limits.most_texts, limits.max_digits
     rows = torch.arange(len(root), device=root.device)
     ids = [*options.token_ids.tolist(), -1]  # the letter, which nothing follows
     ones = torch.ones(len(root), dtype=torch.float64, device=root.device)
@@ -296,15 +277,12 @@ def _mark_leading_to(kept: Sequence[str], texts: _Texts, options: Options, is_ke
         is_kept[row] = torch.tensor([rest != b"" and rest.startswith(option) for option in options.written])
 
 
-def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict[str, Any]:
-    """Summarize the numbers after each prompt as fields of `NumberQuantiles`.
+def summarize(numbers: Numbers, levels: Tensor, limits: Limits) -> dict[str, Any]:
+    """Summarize the numbers after each prompt as fields of `NumberQuantiles`, with quantiles at `levels`.
 
-    Args:
-        numbers: the numbers; NaN and those out of the range count only for `starts` and `ends`.
-        levels: `[levels]`, of the quantiles.
-        low, high: the range of the numbers, to which the bounds are clamped.
+    NaN and numbers out of the range count only for `starts` and `ends`; bounds are clamped to the range.
     """
-    rows, distributions = [], []
+    rows, distributions, low, high = [], [], limits.low, limits.high
     for prompt in range(len(numbers.noise)):
         own = numbers.prompts == prompt
         values, weights = numbers.values[own], numbers.weights[own]

@@ -19,16 +19,16 @@ from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.intervals import interval_coverage
 from ntloss.reading.prompts import (
+    NO_LIMITS,
+    Limits,
     Prompt,
     Question,
     encode_after,
-    encode_prompts,
     number_forms,
     read_each,
     tokenizer_of,
     write_questions,
 )
-from ntloss.reading.quantiles import NO_LIMITS, Limits
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import Prompts, TorchModel
 from ntloss.results import Result, axes
@@ -172,14 +172,10 @@ def compare_answers(
         ValueError: as many truths as questions are expected, at least two, each one number.
 
     Example:
-        >>> import torch
-        >>> from tokenizers import Tokenizer, models, pre_tokenizers
-        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789+=")}, "0"))
-        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
-        >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        ...                      num_attention_heads=2)
+        >>> from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+        >>> tokenizer = ByT5Tokenizer()
+        >>> config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
+        ...                      num_hidden_layers=1, num_attention_heads=2)
         >>> before, after = (LlamaForCausalLM(config).eval() for _ in range(2))
         >>> found = compare_answers({"before": before, "after": after}, tokenizer, ["1+1=", "2+3="], [2, 5],
         ...                         format=NumberFormat(digits=1))
@@ -237,16 +233,15 @@ def _true_answers(
         raise ValueError(f"{count} questions and {len(given)} truths: expected as many, two or more")
     texts, numbers = [], []
     for row, truth in enumerate(given):
-        if isinstance(truth, str):
-            text, number = truth, parse_number(truth, "whole", thousands)
-        else:
-            number = as_float(truth)
-            text = f"{truth:.15g}" if isinstance(truth, float) else str(truth)
+        is_text = isinstance(truth, str)
+        number = parse_number(truth, "whole", thousands) if is_text else as_float(truth)
         if number is None or not math.isfinite(number):
             raise ValueError(f"truths: row {row} is {truth!r}: expected one number, such as 12.5 or '$1,234'")
-        plain = f"{number:.15f}".rstrip("0").rstrip(".") if "e" in f"{number:.15g}" else f"{number:.15g}"
-        texts.append(text if isinstance(truth, str) or format is None else format.write(plain))
         numbers.append(number)
+        if is_text or format is None:
+            texts.append(f"{truth:.15g}" if isinstance(truth, float) else str(truth))
+        else:
+            texts.append(format.write(float(f"{number:.15g}")))
     return texts, torch.tensor(numbers, dtype=torch.float64)
 
 
@@ -263,24 +258,19 @@ def _answer(
     """Return greedy answers, NaN where there is no number, and losses of the true ones: `[prompts]`."""
     tokenizer = tokenizer_of(tokenizer)
 
-    def read(index: list[int]) -> list[tuple[float, float]]:
-        some = [prompts[i] for i in index]
-        endings = [number_forms(each.text, format) for each in some]
-        inputs, prefix_ids, kept = encode_prompts(source, tokenizer, some, endings)
+    def read(
+        index: list[int], inputs: Any, prefix_ids: list[int], kept: list[list[int]]
+    ) -> list[tuple[float, float]]:
         root = source.continuations(inputs, {}, prefix_ids)
-        true = [
-            encode_after(tokenizer, each, row, answers[i])
-            for each, row, i in zip(some, kept, index, strict=True)
-        ]
-        losses = _losses(root, true)
+        pairs = zip(index, kept, strict=True)
+        losses = _losses(root, [encode_after(tokenizer, prompts[i], row, answers[i]) for i, row in pairs])
         written = _greedy(root, max_new_tokens, source.inner.generation_config.eos_token_id)
-        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-        greedy = [
-            _number_of(text, each.before, format, thousands) for each, text in zip(some, texts, strict=True)
-        ]
+        texts = zip(index, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True)
+        greedy = [_number_of(text, prompts[i].before, format, thousands) for i, text in texts]
         return [*zip(greedy, losses, strict=True)]
 
-    found = read_each(prompts, source, read, [None] * len(prompts))
+    endings = [number_forms(prompt.text, format) for prompt in prompts]
+    found = read_each(source, tokenizer, prompts, endings, read)
     greedy, losses = torch.tensor(found, dtype=torch.float64).unbind(-1)
     return greedy, losses
 
@@ -316,11 +306,10 @@ def _losses(root: Prompts, answers: Sequence[list[int]]) -> list[float]:
     losses = [0.0] * len(answers)
     for step in range(max(map(len, answers))):
         rows = [row for row, tokens in enumerate(answers) if len(tokens) > step]
-        asked = sorted({answers[row][step] for row in rows})
-        texts = [(row, tuple(answers[row][:step])) for row in rows]
-        after = root.next_tokens(texts, torch.tensor(asked, device=root.device)).tolist()
-        for row, log_probs in zip(rows, after, strict=True):
-            losses[row] -= log_probs[asked.index(answers[row][step])]
+        asked = torch.tensor([answers[row][step] for row in rows], device=root.device)
+        after = root.next_tokens([(row, tuple(answers[row][:step])) for row in rows], asked)
+        for row, log_prob in zip(rows, after.diagonal().tolist(), strict=True):
+            losses[row] -= log_prob
     return losses
 
 

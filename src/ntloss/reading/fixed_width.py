@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.grammar import DIGITS
-from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.any_length import Options
 from ntloss.reading.source import Continuations, Text
 
@@ -66,52 +64,41 @@ class Walked(NamedTuple):
     starts: Tensor  # `[prompts]`, the probability that a number of the format begins
     fits: Tensor  # `[prompts]`, the probability that one that has begun has as many digits
     continues: Tensor  # `[prompts]`, the probability that it goes on after them
-
-
-_made: WeakKeyDictionary[
-    NumberVocabulary, dict[tuple[NumberFormat, torch.device], list[SlotTokens | None]]
-] = WeakKeyDictionary()
-
-
-def _tables(
-    format: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
-) -> list[SlotTokens | None]:
-    of_vocabulary = _made.setdefault(vocabulary, {})
-    if (format, device) not in of_vocabulary:
-        of_vocabulary[format, device] = format.tables(vocabulary, device)
-    return of_vocabulary[format, device]
+    upto: Tensor  # `[prompts * points]`, the probability of the number that is walked to and smaller ones
 
 
 def walk(
     root: Continuations,
-    vocabulary: NumberVocabulary,
     options: Options,
     format: NumberFormat,
     points: Tensor,
     is_median: Tensor,
     forced: Tensor | None = None,
-) -> tuple[Walked, Tensor, Tensor]:
+) -> Walked:
     """Walk to the quantiles `points`, `[prompts, points]`, of which `is_median`, `[points]`, says the median.
 
-    Return the numbers, and the probabilities of all numbers below the one that is walked to, and of that
-    number, `[walks]`: a walk for each prompt and point. With `forced`, the codes of `[slots]`, each walk goes
-    along them.
+    With `forced`, the codes of `[slots]`, each walk goes along them.
     """
     shape = count, each = points.shape
     prompts = torch.arange(count, device=root.device).repeat_interleave(each)
     rated, points = is_median.repeat(count), points.flatten()
-    slots, tables = format.slots, _tables(format, vocabulary, root.device)
-    written, tokens, starts = _begin(root, vocabulary, format, tables[0], prompts)
+    slots, tables = format.slots, options.tables(format)
+    written, tokens, starts = _begin(root, options, format, tables[0], prompts)
     depths = list[_Depth]()
     remaining, mantissa = points, torch.zeros_like(prompts)
     negative = dead = torch.zeros_like(rated)
-    below, at = torch.zeros_like(points), torch.ones_like(points)
+    below, at = torch.zeros_like(points), torch.ones_like(points)  # the numbers below, and those walked along
     for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
         if written.texts:
             assert entries is not None, "the tables hold only tokens that lead to a complete number"
             if slot:
                 tokens = root.next_tokens(written.texts, entries.token_ids)
-            depths.append(_depth_of(slot, entries, written, tokens))
+            log_total = tokens.logsumexp(-1)
+            log_joint = (written.log_weights - log_total)[:, None] + tokens
+            log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
+            if slot:
+                written = written._replace(log_masses=written.log_masses + log_total)
+            depths.append(_Depth(slot, entries, written, log_joint))
         if not depths:
             break  # no row has a number to write
         weights = torch.zeros(len(points), CODES, dtype=torch.float64, device=points.device)
@@ -119,12 +106,11 @@ def walk(
             by_code = depth.log_joint.exp() @ depth.entries.one_hot[slot - depth.slot]
             weights.index_add_(0, depth.spellings.rows, by_code)
         descending = negative if slots[0] == SIGN else None
-        if forced is None:
-            chosen, remaining, weight = choose(weights, remaining, descending)
-        else:
-            chosen = forced[slot].expand(len(points))
-            weight, smaller = _share_of(weights, chosen, descending)
-            below, at = below + at * smaller, at * weight / weights.sum(-1).clamp(min=1e-300)
+        chosen, remaining, weight, smaller = choose(
+            weights, remaining, descending, None if forced is None else forced[slot]
+        )
+        total = weights.sum(-1).clamp(min=1e-300)
+        below, at = below + at * smaller / total, at * weight / total
         dead = dead | (weight == 0)
         if kind == SIGN:
             negative = chosen == MINUS
@@ -142,53 +128,30 @@ def walk(
         further = _continuing(root, options, written.texts, numbers)
         continues.index_add_(0, written.rows, written.log_weights.exp() * further)
     starts, fits, continues = (found[rated] for found in (starts, fits, continues))
-    return Walked(values.view(shape), starts, fits, continues), below, at
+    return Walked(values.view(shape), starts, fits, continues, (below + at).clamp(max=1))
 
 
-def share_below(
-    root: Continuations,
-    vocabulary: NumberVocabulary,
-    options: Options,
-    format: NumberFormat,
-    bound: float,
-    included: bool,
+def share_upto(
+    root: Continuations, options: Options, format: NumberFormat, bound: float, included: bool = True
 ) -> Tensor:
-    """Return the probability of all numbers below a bound, or up to it if it is `included`, `[prompts]`."""
+    """Return the probability of all numbers up to a bound, `[prompts]`; below it unless it is `included`."""
     whole = torch.ones(len(root), dtype=torch.float64, device=root.device)
     if math.isinf(bound):
         return whole * float(bound > 0)
     step = Decimal(1).scaleb(-format.decimals)
-    number = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
-    largest = 10**format.digits - step
-    smallest = -largest if format.signed else Decimal(0)
-    if not smallest <= number <= largest:
-        return torch.full_like(whole, float(number > largest))
+    rounded = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
+    number, largest = rounded if included else rounded - step, 10**format.digits - step
+    if not (-largest if format.signed else 0) <= number < largest:
+        return whole * float(number >= largest)
     text = format.write(f"{number:f}")
-    if number == 0 and format.signed and not included:  # the first zero
-        text = "-" + text[1:]
     codes = [slot.index(character) for slot, character in zip(format.slots, text, strict=True)]
     forced = torch.tensor(codes, device=root.device)
     none = torch.zeros(1, dtype=torch.bool, device=root.device)
-    _, below, at = walk(root, vocabulary, options, format, whole[:, None], none, forced)
-    return (below + at if included else below).clamp(max=1)
-
-
-def _share_of(weights: Tensor, chosen: Tensor, descending: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the weight of a code in each row, and the share of the codes that mean smaller numbers."""
-    codes, index = torch.arange(weights.shape[-1], device=weights.device), chosen[:, None]
-    smaller = codes < index
-    if descending is not None:
-        smaller = torch.where(descending[:, None], codes > index, smaller)
-    share = (weights * smaller).sum(-1) / weights.sum(-1).clamp(min=1e-300)
-    return weights.gather(-1, index).squeeze(-1), share
+    return walk(root, options, format, whole[:, None], none, forced).upto
 
 
 def _begin(
-    root: Continuations,
-    vocabulary: NumberVocabulary,
-    format: NumberFormat,
-    entries: SlotTokens | None,
-    owners: Tensor,
+    root: Continuations, options: Options, format: NumberFormat, entries: SlotTokens | None, owners: Tensor
 ) -> tuple[_Spellings, Tensor, Tensor]:
     """Begin each walk at the end of its prompt, and for numbers with a sign also after a space.
 
@@ -200,7 +163,8 @@ def _begin(
     rows = torch.arange(len(owners), device=owners.device)
     zeros = torch.zeros(len(owners), dtype=torch.float64, device=owners.device)
     written = _Spellings(rows, zeros, zeros, [(row, ()) for row in owners.tolist()])
-    spaces = [i for i, text in vocabulary.pieces.items() if text == " "] if format.signed else []
+    pieces = options.vocabulary.pieces
+    spaces = [i for i, text in pieces.items() if text == " "] if format.signed else []
     asked = torch.cat([entries.token_ids, entries.token_ids.new_tensor(spaces)])
     following = root.next_tokens([(row, ()) for row in range(len(root))], asked)
     tokens, after = following[:, : len(entries.token_ids)], following[:, len(entries.token_ids) :]
@@ -222,16 +186,6 @@ def _begin(
     )
     begins = begins.index_add(0, prompts, spaced * after_space.exp().sum(-1))
     return written, torch.cat([tokens[owners], after_space[index]]), begins[owners]
-
-
-def _depth_of(slot: int, entries: SlotTokens, spellings: _Spellings, tokens: Tensor) -> _Depth:
-    """Return the tokens that may follow spellings, given their log-probabilities after each."""
-    log_total = tokens.logsumexp(-1)
-    log_joint = (spellings.log_weights - log_total)[:, None] + tokens
-    log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
-    if slot:
-        spellings = spellings._replace(log_masses=spellings.log_masses + log_total)
-    return _Depth(slot, entries, spellings, log_joint)
 
 
 def _write(
@@ -274,13 +228,13 @@ def _continuing(root: Continuations, options: Options, texts: list[Text], number
 
 
 def choose(
-    weights: Tensor, remaining: Tensor, descending: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+    weights: Tensor, remaining: Tensor, descending: Tensor | None = None, forced: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Choose the code at which the cumulative probability of `weights` crosses the remaining quantile.
 
     `weights`, `[rows, codes]`, need not add up to 1; in `descending` rows the largest code means the smallest
-    number. Return the codes, the quantile that remains within each, and its weight, 0 if all of the row are
-    0; each `[rows]`.
+    number. A code that is `forced` is chosen in all rows. Return the codes, the quantile that remains within
+    each, its weight, 0 if all of the row are 0, and that of codes of smaller numbers; each `[rows]`.
     """
     last = weights.shape[-1] - 1
     if descending is not None:
@@ -288,9 +242,12 @@ def choose(
     cumulative = weights.cumsum(-1)
     target = (remaining * cumulative[:, -1])[:, None]
     index = ((cumulative < target) | (cumulative == 0)).sum(-1, keepdim=True).clamp(max=last)
+    if forced is not None:
+        flipped = forced if descending is None else torch.where(descending, last - forced, forced)
+        index = flipped.expand(len(weights))[:, None]
     weight = weights.gather(-1, index)
     before = cumulative.gather(-1, index) - weight
     rest = torch.where(weight > 0, (target - before) / weight, 0).clamp(0, 1)
     index = index.squeeze(-1)
     chosen = index if descending is None else torch.where(descending, last - index, index)
-    return chosen, rest.squeeze(-1), weight.squeeze(-1)
+    return chosen, rest.squeeze(-1), weight.squeeze(-1), before.squeeze(-1)

@@ -1,12 +1,12 @@
-"""What a model is asked: a question, the text that a model reads of it, and that text as tokens."""
+"""What a model is asked: a question, the range of its answer, the text that a model reads, and its tokens."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS, SPACES, find_numbers
+from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberToken, NumberVocabulary
 from ntloss.reading.source import Continuations, Source
 from ntloss.reading.torch_model import TorchModel
@@ -28,6 +29,7 @@ _PROCESSES = ("image_processor", "feature_extractor")
 _AT_ONCE = 64  # prompts
 _SEEING_AT_ONCE = 8  # prompts with images
 _CHARACTERS = 4096  # of all prompts that are run at once on a CPU, with padding; more gain nothing there
+_MOST_DIGITS = 18  # of an int64
 _PATIENCE = 2.0  # seconds without a progress bar
 T = TypeVar("T")
 
@@ -81,7 +83,10 @@ class Question:
                 raise TypeError(f"{name}: expected a text, given {type(given).__name__} {given!r:.80}")
         if self.prompt == "":
             raise ValueError("prompt: expected a question, given an empty one")
-        if self.messages is not None and not _is_chat(self.messages):
+        is_list = isinstance(self.messages, Sequence) and len(self.messages) > 0
+        if self.messages is not None and not (
+            is_list and all(isinstance(turn, Mapping) and "role" in turn for turn in self.messages)
+        ):
             raise TypeError(
                 "messages: expected the turns of one conversation, such as "
                 f"[{{'role': 'user', 'content': 'How many?'}}], given {self.messages!r:.80}"
@@ -90,28 +95,36 @@ class Question:
             raise ValueError("system: the messages have a system's turn already. Omit one of the two.")
 
     @property
+    def turns(self) -> list[dict[str, Any]]:
+        """The conversation, with the content of each turn in parts; None of a turn that calls a tool."""
+        shown = [{"type": "image", "image": image} for image in self.seen] if self.messages is None else []
+        asked: Turns = self.messages or [{"role": "user", "content": [*shown, self.prompt]}]
+        if self.system is not None:
+            asked = [{"role": "system", "content": self.system}, *asked]
+        found = [{**turn, "content": turn.get("content")} for turn in asked]
+        for turn in found:
+            if (content := turn["content"]) is not None:
+                parts = [content] if isinstance(content, str) else content
+                turn["content"] = [
+                    {"type": "text", "text": part} if isinstance(part, str) else part for part in parts
+                ]
+        return found
+
+    @property
     def seen(self) -> list[Any]:
         """The images of the prompt, or of the messages."""
-        if self.images is not None:
-            is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
-            return [*self.images] if is_list else [self.images]
-        contents = (turn.get("content") for turn in self.messages or ())  # none of a turn that calls a tool
-        parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
-        return [
-            part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None
-        ]
+        if self.images is None:
+            parts = (part for turn in self.messages or () for part in turn.get("content") or ())
+            found = (part.get("image") for part in parts if not isinstance(part, str))
+            return [image for image in found if image is not None]
+        is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
+        return [*self.images] if is_list else [self.images]
 
     def written_for(self, source: Any, processor: Any) -> Prompt:
         """Return what a model reads, with a tokenizer or a processor."""
-        images, prefill, content = tuple(self.seen), self.prefill, cast(Any, self.prompt)
-        if self.images is not None:
-            shown = [{"type": "image", "image": image} for image in images]
-            content = [*shown, {"type": "text", "text": self.prompt}]
-        chat = [*(self.messages or [{"role": "user", "content": content}])]
-        if self.system is not None:
-            chat = [{"role": "system", "content": self.system}, *chat]
+        images, prefill = tuple(self.seen), self.prefill
         if source.is_chat:
-            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(chat, images)))
+            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(self.turns, images)))
         if images and (
             tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or source.has_decoder
         ):
@@ -123,7 +136,7 @@ class Question:
         parts = (processor, tokenizer_of(processor))
         writer = next((part for part in parts if getattr(part, "chat_template", None) is not None), None)
         if self.template is not None and writer is not None and not source.has_decoder:
-            return self._in_template(writer, chat)._replace(images=images)
+            return self._in_template(writer)._replace(images=images)
         if self.prompt is None or self.system is not None or self.template_options:
             raise ValueError(
                 "system, messages and template_options need a tokenizer with a chat template: pass the "
@@ -134,26 +147,27 @@ class Question:
         text = self.prompt + ("\n" if prefill and not self.prompt[-1].isspace() else "") + prefill
         return Prompt(text, True, prefill, images=images)
 
-    def _in_template(self, writer: Any, chat: list[Mapping[str, Any]]) -> Prompt:
-        """Write a conversation with the assistant's turn left open after the prefill."""
-        options, prefill = {**(self.template_options or {})}, self.prefill
+    def _in_template(self, writer: Any) -> Prompt:
+        """Write the conversation with the assistant's turn left open after the prefill."""
+        options, prefill, turns = {**(self.template_options or {})}, self.prefill, self.turns
         if self.template != AUTO:
             options["chat_template"] = self.template
-        in_turns = _in_texts if tokenizer_of(writer) is writer else _in_parts
-        if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
-            *chat, last = chat
-            begun = _in_texts([last])[0].get("content") or ""
+        if turns[-1]["role"] == "assistant" and not turns[-1].get("tool_calls"):
+            begun = _in_text(turns.pop())["content"] or ""
             if not isinstance(begun, str):
                 raise TypeError(
                     f"messages: expected the assistant's last turn to be a text, given {begun!r:.80}"
                 )
             prefill = begun + prefill
         words = prefill.rstrip()
+        if words:
+            turns.append({"role": "assistant", "content": [{"type": "text", "text": words}]})
+        if tokenizer_of(writer) is writer:
+            turns = [_in_text(turn) for turn in turns]
         if not words:
             options = {"add_generation_prompt": True, **options}
-            text = writer.apply_chat_template(in_turns(chat), tokenize=False, **options)
+            text = writer.apply_chat_template(turns, tokenize=False, **options)
             return Prompt(text + prefill, False, prefill)
-        turns = in_turns([*chat, {"role": "assistant", "content": words}])
         from jinja2 import TemplateError  # transformers needs it for templates
 
         try:
@@ -167,34 +181,81 @@ class Question:
         return Prompt(text.rstrip() + prefill[len(words) :], False, prefill)
 
 
-class Prompt(NamedTuple):
-    """A question as a model reads it.
+@dataclass(frozen=True)
+class Limits:
+    """Which numbers are read, and how exactly.
 
     Args:
-        text: the text that the answer continues.
-        special: whether the tokenizer adds its special tokens to the text; that of a chat template has them.
-        begun: the part of the answer that is given, which ends the text.
-        asked: what is read apart from the text: by an encoder the question, by a server the name of the
-            conversation. Default: nothing.
-        images: what stands at the text's placeholders of images.
+        low, high: the range of the number, inclusive: the quantiles are those of the model's number given
+            that it is in the range. Default: all numbers.
+        max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
+            numbers of 10 to this power or more are not counted. Default: 18.
+        most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
+            are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
+            see `NumberQuantiles.lower` and `.upper`. Default: 64.
+        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's, and
+            of texts before the number what they decide.
+
+    Raises:
+        ValueError: an option is out of range, or no number is in the range.
+
+    Example:
+        >>> Limits(0, 100).high
+        100.0
     """
 
-    text: str
-    special: bool
-    begun: str
-    asked: str = ""
-    images: tuple[Any, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+    max_digits: int = 18
+    most_texts: int = 64
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.most_texts < 1 or not 1 <= self.max_digits <= 300:
+            raise ValueError(
+                f"most_texts={self.most_texts}, max_digits={self.max_digits}: expected most_texts of 1 or "
+                "more, and max_digits from 1 to 300"
+            )
+        for name in ("low", "high"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, as_float(given))
+            if math.isnan(getattr(self, name)):
+                raise ValueError(f"{name}={given!r}: expected a number; omit it for no limit")
+        if self.low > self.high:
+            raise ValueError(f"low={self.low}, high={self.high}: expected the first not above the second")
+
+    def check(self, format: Any) -> None:
+        """Raise an error for what is no format of numbers, or writes none in the range."""
+        if format is None:
+            return
+        if not isinstance(format, NumberFormat):
+            raise TypeError(
+                f"format={format!r}: expected a NumberFormat, such as NumberFormat(digits=3), or None"
+            )
+        if format.digits + format.decimals > _MOST_DIGITS:
+            raise ValueError(f"{format}: expected at most {_MOST_DIGITS} digits and decimals in total")
+        step, largest = 10.0**format.decimals, 10**format.digits - 10.0**-format.decimals
+        low, high = max(self.low, -largest if format.signed else 0.0), min(self.high, largest)
+        if low > high or math.ceil(low * step - 1e-9) > math.floor(high * step + 1e-9):
+            raise ValueError(f"low={self.low}, high={self.high}: {format} writes no number in this range")
+
+
+NO_LIMITS = Limits()
+
+
+class Prompt(NamedTuple):
+    """A question as a model reads it."""
+
+    text: str  # that the answer continues
+    special: bool  # whether the tokenizer adds its special tokens to it; that of a chat template has them
+    begun: str  # the part of the answer that is given, which ends the text
+    asked: str = ""  # read apart: by an encoder the question, by a server the name of the conversation
+    images: tuple[Any, ...] = ()  # what stands at the text's placeholders of images
 
     @property
     def before(self) -> str:
         """The part of the text that may belong to the answer's number: all of a plain prompt."""
         return self.text if self.special else self.begun
-
-
-def _is_chat(given: Any) -> bool:
-    """Return whether this is a conversation, turns with a role each."""
-    is_list = isinstance(given, Sequence) and len(given) > 0
-    return is_list and all(isinstance(turn, Mapping) and "role" in turn for turn in given)
 
 
 def tokenizer_of(given: Any) -> Any:
@@ -203,40 +264,28 @@ def tokenizer_of(given: Any) -> Any:
     return given.tokenizer if is_processor else given
 
 
-def _in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return turns whose contents are lists of parts, which templates of processors expect."""
-    return [
-        {**turn, "content": [{"type": "text", "text": turn["content"]}]}
-        if isinstance(turn.get("content"), str)
-        else {**turn}
-        for turn in chat
-    ]
+def _in_text(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn whose content is a text, a line for each part, which templates of tokenizers expect.
+
+    Parts stay if one is no text.
+    """
+    texts = [part.get("text") for part in turn["content"] or ()]
+    is_text = turn["content"] is not None and all(isinstance(text, str) for text in texts)
+    return {**turn, "content": "\n".join(texts) if is_text else turn["content"]}
 
 
-def _in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
-    found = [{**turn} for turn in chat]
-    for turn in found:  # one that calls a tool may have no content
-        if isinstance(content := turn.get("content"), list | tuple):
-            texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-            if all(isinstance(each, str) for each in texts):
-                turn["content"] = "\n".join(texts)
-    return found
-
-
-def _as_messages(chat: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> list[dict[str, Any]]:
+def _as_messages(turns: Turns, images: Sequence[Any]) -> list[dict[str, Any]]:
     """Return a conversation as OpenAI's chat API takes it, with images as addresses or as data."""
-    rest = iter(images)
-
-    def part_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        if part.get("type") != "image":
-            return part
-        return {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
-
-    def content(given: Any) -> Any:
-        return [part_of(part) for part in given] if isinstance(given, list | tuple) else given
-
-    return [{**turn, "content": content(turn.get("content"))} for turn in chat]
+    sent, rest = [_in_text(turn) for turn in turns], iter(images)
+    for turn in sent:
+        if isinstance(turn["content"], list):
+            turn["content"] = [
+                {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
+                if part.get("type") == "image"
+                else part
+                for part in turn["content"]
+            ]
+    return sent
 
 
 def as_url(image: Any) -> str:
@@ -306,30 +355,33 @@ def vocabulary_of(given: NumberVocabulary | Any, source: Source) -> NumberVocabu
     return made[key]
 
 
-def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> tuple[str | None, str]:
-    """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
+def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> str:
+    """Return how a message shows the likeliest token after a row."""
     token = root.likeliest(row)  # of some servers, its text
     text = vocabulary.text_of(token) if isinstance(token, int) else token
-    shown = "another token" if token is None else f"token {token}"
-    return text, shown if text is None else repr(text)
+    return repr(text) if text is not None else "another token" if token is None else f"token {token}"
 
 
 def read_each(
+    source: Source,
+    processor: Any,
     prompts: Sequence[Prompt],
-    source: Any,
-    read: Callable[[list[int]], Sequence[T]],
-    keys: Sequence[Hashable],
+    endings: Sequence[Sequence[str]],
+    read: Callable[[list[int], Any, list[int], list[list[int]]], Sequence[T]],
+    keys: Sequence[Hashable] | None = None,
     most: int = _AT_ONCE,
 ) -> list[T]:
     """Read prompts of equal keys together, `most` or fewer at a time; return the readings in their order.
 
-    Prompts of similar lengths are run at once. After two seconds, a progress bar is shown, if tqdm is there.
-    An error, such as of a server that dies, has as `results` what was read before, None for the other
-    prompts.
+    `read` gets the prompts' rows and what `encode_prompts` returns of them. Prompts of similar lengths are
+    run at once. A progress bar is shown after two seconds. An error, such as of a server that dies, has as
+    `results` what was read before, None for the other prompts.
     """
+    from tqdm.auto import tqdm  # transformers needs it, too
+
     kinds = [  # of encoder-decoders, all answers of a batch begin alike
         (key, p.text if p.asked else "", p.special, bool(p.images))
-        for key, p in zip(keys, prompts, strict=True)
+        for key, p in zip(keys or [None] * len(prompts), prompts, strict=True)
     ]
     lengths = [len(prompt.asked + prompt.text) for prompt in prompts]
     on_cpu = isinstance(source, TorchModel) and source.inner.device.type == "cpu"
@@ -342,24 +394,19 @@ def read_each(
                 batches.append(batch := [])
             batch.append(i)
     found: list[T | None] = [None] * len(prompts)
-    bar: Any = nullcontext()
-    with suppress(ImportError):
-        from tqdm.auto import tqdm
-
-        bar = tqdm(
-            total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
-        )
-    with bar:
+    with tqdm(
+        total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
+    ) as bar:
         for index in batches:
+            some, after = [prompts[i] for i in index], [endings[i] for i in index]
             try:
-                readings = read(index)
+                readings = read(index, *encode_prompts(source, processor, some, after))
             except Exception as error:
                 error.results = found  # type: ignore[attr-defined]
                 raise
             for i, reading in zip(index, readings, strict=True):
                 found[i] = reading
-            if hasattr(bar, "update"):
-                bar.update(len(index))
+            bar.update(len(index))
     return cast(list[T], found)
 
 
@@ -373,11 +420,8 @@ def check_before(prompt: Prompt, thousands: str | None) -> None:
     # After a letter, a space comes first.
     numbers = [number for number in find_numbers(f"{text}5", thousands) if number.end > len(text)]
     numbers = numbers or find_numbers(f"{text} 5", thousands)
-    begins = (
-        bool(numbers)
-        and numbers[-1].plain == "5"
-        and bool(numbers[-1].alone or not given or text[-1:] in tuple("(["))
-    )
+    last = numbers[-1] if numbers else None
+    begins = last is not None and last.plain == "5" and (last.alone or not given or text[-1:] in ("(", "["))
     may_group = thousands != "" and re.search(r"[0-9][.,]\Z", text) is not None
     if text.rstrip(SPACES + "\n")[-1:] in tuple(DIGITS) or may_group or not begins:
         raise ValueError(
@@ -457,14 +501,16 @@ def encode_prompts(
         return rows, prefix_ids, kept
     if prompts[0].images:
         # A processor takes texts, whose white space at the end is kept whole, or not at all.
-        whole = [_encode_whole(tokenizer, prompt.text, prompt.special) for prompt in prompts]
         prompts = [
-            prompt if row == all_of_it else prompt._replace(text=prompt.text.rstrip())
-            for prompt, row, all_of_it in zip(prompts, kept, whole, strict=True)
+            p if row == _encode_whole(tokenizer, p.text, p.special) else p._replace(text=p.text.rstrip())
+            for p, row in zip(prompts, kept, strict=True)
         ]
         kept = [_encode_whole(tokenizer, prompt.text, prompt.special) for prompt in prompts]
         return process(source, processor, prompts, kept), prefix_ids, kept
-    return pad(rows, source.inner.device), prefix_ids, kept
+    tokens = [torch.tensor(row, device=source.inner.device) for row in rows]
+    masks = [torch.ones_like(row) for row in tokens]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in (tokens, masks))
+    return {"input_ids": ids, "attention_mask": mask}, prefix_ids, kept
 
 
 def process(
@@ -488,14 +534,3 @@ def process(
             "pass what it returns to number_quantiles"
         )
     return made.to(model.inner.device, model.inner.dtype)
-
-
-def pad(rows: Sequence[Sequence[int]], device: torch.device, pad_id: int = 0) -> dict[str, Tensor]:
-    """Pad rows of tokens on the left, with a mask."""
-    longest = max(map(len, rows))
-    ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
-    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
-    return {
-        "input_ids": torch.tensor(ids, device=device),
-        "attention_mask": torch.tensor(mask, device=device),
-    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import NumberReader
-from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
-from ntloss.reading.prompts import likeliest_after, vocabulary_of
+from ntloss.reading.prompts import NO_LIMITS, Limits, likeliest_after, vocabulary_of
 from ntloss.reading.results import NumberQuantiles
 from ntloss.reading.source import Continuations, Source
 from ntloss.reading.torch_model import Prompts, TorchModel
@@ -26,73 +24,7 @@ _CACHED = 2**15  # tokens whose keys and values are copied for a pass, where eac
 _LEAST_START = 0.1
 _MOST_CONTINUING = 0.1
 _LEAST_ENDING = 0.9
-_MOST_DIGITS = 18  # of an int64
 _PASSES = 64  # after which the places where samples start repeat
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Which numbers are read, and how exactly.
-
-    Args:
-        low, high: the range of the number, inclusive: the quantiles are those of the model's number given
-            that it is in the range. Default: all numbers.
-        max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
-            numbers of 10 to this power or more are not counted. Default: 18.
-        most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
-            are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
-            see `NumberQuantiles.lower` and `.upper`. Default: 64.
-        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's, and
-            of texts before the number what they decide.
-
-    Raises:
-        ValueError: an option is out of range, or no number is in the range.
-
-    Example:
-        >>> Limits(0, 100).high
-        100.0
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    max_digits: int = 18
-    most_texts: int = 64
-    thousands: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.most_texts < 1 or not 1 <= self.max_digits <= 300:
-            raise ValueError(
-                f"most_texts={self.most_texts}, max_digits={self.max_digits}: expected most_texts of 1 or "
-                "more, and max_digits from 1 to 300"
-            )
-        for name in ("low", "high"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, as_float(given))
-            if math.isnan(getattr(self, name)):
-                raise ValueError(f"{name}={given!r}: expected a number; omit it for no limit")
-        if self.low > self.high:
-            raise ValueError(f"low={self.low}, high={self.high}: expected the first not above the second")
-
-    def check(self, format: Any) -> None:
-        """Raise an error for what is no format of numbers, or writes none in the range."""
-        if format is None:
-            return
-        if not isinstance(format, NumberFormat):
-            raise TypeError(
-                f"format={format!r}: expected a NumberFormat, such as NumberFormat(digits=3), or None"
-            )
-        if format.digits + format.decimals > _MOST_DIGITS:
-            raise ValueError(
-                f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in "
-                "total"
-            )
-        step, largest = 10.0**format.decimals, 10**format.digits - 10.0**-format.decimals
-        low, high = max(self.low, -largest if format.signed else 0.0), min(self.high, largest)
-        if low > high or math.ceil(low * step - 1e-9) > math.floor(high * step + 1e-9):
-            raise ValueError(f"low={self.low}, high={self.high}: {format} writes no number in this range")
-
-
-NO_LIMITS = Limits()
 
 
 def number_quantiles(
@@ -116,10 +48,6 @@ def number_quantiles(
     end in is not looked at, as `read_number` does: after `$`, the 5 of `5m` is no 5 million, and after a
     space that many tokenizers join with a sign, the model hardly writes ` -5`.
 
-    There is at most one pass for each slot of the format and three more; or for numbers of any length,
-    `max_digits` and about ten more, for each group of prompts. `ntloss.reading.torch_model` says what memory
-    holds.
-
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode; or another
             source of next tokens: a server of `ntloss.reading.served`, or an engine (`from_function`).
@@ -127,9 +55,8 @@ def number_quantiles(
             processor returns, such as `pixel_values` besides, for a causal model with images. Prompts of a
             causal model are padded on the left, inputs of an encoder on either side. See the server for what
             it takes.
-        vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
-            because the model may write them; if it has tokens that are given by value, one of these is the
-            number, and its distribution is exact. A tokenizer stands for its vocabulary.
+        vocabulary: the number tokens, or the tokenizer. Of tokens that are given by value, one is the number
+            if there is no format, and its distribution is exact.
         levels: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
         format: the fixed width in which numbers are written. Default: none, numbers of any length as
             `parse_numbers` reads them.
@@ -144,10 +71,10 @@ def number_quantiles(
         The quantiles.
 
     Raises:
-        TypeError: inputs of another kind, a model that returns no cache, or a cache that is not of attention.
+        TypeError: inputs of another kind, a model that returns no cache, or a cache of other prompts.
         ValueError: an option is out of range, levels outside (0, 1), prompts padded on the right, tokens of
             an image without the image, a width or a range that the vocabulary cannot write, logits of another
-            width than the vocabulary, a cache of other prompts, or a model in training mode.
+            width than the vocabulary, or a model in training mode.
 
     Warns:
         UnlikelyNumberWarning: a number starts with a probability below 0.1; with one above 0.1 it has another
@@ -199,15 +126,15 @@ def read_quantiles(
             f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has "
             f"{vocabulary.vocab_size} tokens. Pass vocab_size=<width of the logits> to the vocabulary."
         )
-    fields: dict[str, Any]
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
     options = any_length.options_of(vocabulary, reader, root.device)
     if format is not None:
-        fields = _of_fixed_width(root, vocabulary, options, points, format, limits)
+        fields: dict[str, Any] = _of_fixed_width(root, options, points, format, limits)
     elif vocabulary.value_tokens:
-        fields = _of_values(root, vocabulary, points, limits)
+        fields = any_length.summarize(_of_values(root, vocabulary), points, limits)
     else:
-        fields = _of_any_length(root, options, points, limits, generator)
+        numbers = _of_any_length(root, options, limits, draw_shifts(generator))
+        fields = any_length.summarize(numbers, points, limits)
     _warn(root, vocabulary, format, limits, fields)
     passes, rows = root.counts
     return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
@@ -234,57 +161,44 @@ def draw_shifts(generator: torch.Generator | None) -> Tensor:
     return torch.rand(_PASSES, generator=generator, dtype=torch.float64)
 
 
-def _of_values(
-    root: Continuations, vocabulary: NumberVocabulary, levels: Tensor, limits: Limits
-) -> dict[str, Any]:
+def _of_values(root: Continuations, vocabulary: NumberVocabulary) -> any_length.Numbers:
     """Read the number of one token, of those that are given by value."""
     tokens, device = vocabulary.value_tokens, root.device
     ids = torch.tensor([token.token_id for token in tokens], device=device)
     shares = root.next_tokens([(row, ()) for row in range(len(root))], ids).exp()
     values = torch.tensor([token.value for token in tokens], dtype=torch.float64, device=device)
-    numbers = any_length.Numbers(
+    return any_length.Numbers(
         prompts=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
         values=values.repeat(len(root)),
         weights=shares.flatten(),
         tied=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
         noise=shares.new_zeros(len(root)),
     )
-    return any_length.summarize(numbers, levels, limits.low, limits.high)
 
 
 def _of_any_length(
-    root: Continuations,
-    options: any_length.Options,
-    levels: Tensor,
-    limits: Limits,
-    generator: torch.Generator | None,
-) -> dict[str, Any]:
+    root: Continuations, options: any_length.Options, limits: Limits, shifts: Tensor
+) -> any_length.Numbers:
     """Read numbers of any length."""
-    shifts, parts = draw_shifts(generator), []
+    parts, first = list[any_length.Numbers](), 0
     for some in _at_once(root, limits.most_texts):
-        numbers = any_length.numbers_after(some, options, limits.most_texts, limits.max_digits, shifts)
-        parts.append(any_length.summarize(numbers, levels, limits.low, limits.high))
-    distributions = tuple(each for part in parts for each in part.pop("distributions"))
-    fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return {**fields, "distributions": distributions}
+        numbers = any_length.numbers_after(some, options, limits, shifts)
+        parts.append(numbers._replace(prompts=numbers.prompts + first))
+        first += len(numbers.noise)
+    return any_length.Numbers(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _at_once(root: Continuations, texts: int) -> Iterator[Continuations]:
-    """Yield prompts that are read together, each with so many texts: few where each text has a long cache."""
+def _at_once(root: Continuations, texts: int) -> Iterable[Continuations]:
+    """Return prompts that are read together, each with so many texts: few if each text has a long cache."""
     rows = _ROWS
     if isinstance(root, Prompts) and not root.in_tree:
         rows = min(_ROWS, 1 + _CACHED // root.mask.shape[-1])
     parts = torch.split(torch.arange(len(root), device=root.device), max(1, rows // texts))
-    yield from [root] if len(parts) == 1 else map(root.select, parts)
+    return [root] if len(parts) == 1 else map(root.select, parts)
 
 
 def _of_fixed_width(
-    root: Continuations,
-    vocabulary: NumberVocabulary,
-    options: any_length.Options,
-    levels: Tensor,
-    format: NumberFormat,
-    limits: Limits,
+    root: Continuations, options: any_length.Options, levels: Tensor, format: NumberFormat, limits: Limits
 ) -> dict[str, Tensor]:
     """Read numbers of one width."""
     # What is said of a format is measured along the digits of the median.
@@ -296,13 +210,11 @@ def _of_fixed_width(
         inside = torch.ones_like(shares[:, 0])
         if limits.low > -math.inf or limits.high < math.inf:
             # The quantiles of the numbers in the range are others of all numbers.
-            below, upto = (
-                fixed_width.share_below(some, vocabulary, options, format, bound, includes)
-                for bound, includes in ((limits.low, False), (limits.high, True))
-            )
+            below = fixed_width.share_upto(some, options, format, limits.low, included=False)
+            upto = fixed_width.share_upto(some, options, format, limits.high)
             inside = upto - below
             shares = torch.where(inside[:, None] > 0, below[:, None] + points * inside[:, None], torch.nan)
-        walked, _, _ = fixed_width.walk(some, vocabulary, options, format, shares, points == 0.5)
+        walked = fixed_width.walk(some, options, format, shares, points == 0.5)
         numbers = torch.where(shares.isnan(), torch.nan, walked.numbers.clamp(limits.low, limits.high))
         ends = walked.fits * (1 - walked.continues) * inside
         parts.append((numbers, walked.starts, ends, walked.continues))
@@ -327,7 +239,7 @@ def _warn(
     rare = starts < _LEAST_START
     if bool(rare.any()):
         row = int(starts.argmin())
-        _, shown = likeliest_after(root, row, vocabulary)
+        shown = likeliest_after(root, row, vocabulary)
         warn_caller(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
             f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "

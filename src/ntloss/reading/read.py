@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ from ntloss.numbers.grammar import DIGITS, NumberReader, Written, find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
 from ntloss.reading.prompts import (
-    Prompt,
+    NO_LIMITS,
+    Limits,
     Question,
     check_before,
-    encode_prompts,
     number_forms,
     process,
     read_each,
@@ -27,16 +27,9 @@ from ntloss.reading.prompts import (
     vocabulary_of,
     write_questions,
 )
-from ntloss.reading.quantiles import (
-    NO_LIMITS,
-    Limits,
-    as_levels,
-    draw_shifts,
-    read_quantiles,
-    texts_of,
-)
+from ntloss.reading.quantiles import as_levels, draw_shifts, read_quantiles, texts_of
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
-from ntloss.reading.source import Continuations, Source
+from ntloss.reading.source import Continuations
 from ntloss.reading.torch_model import TorchModel
 
 _PLACES = 16  # of one answer that are read at once
@@ -83,14 +76,10 @@ def read_number(
         UnlikelyNumberWarning: see `number_quantiles`.
 
     Example:
-        >>> import torch
-        >>> from tokenizers import Tokenizer, models, pre_tokenizers
-        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789+=")}, "0"))
-        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
-        >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        ...                      num_attention_heads=2)
+        >>> from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+        >>> tokenizer = ByT5Tokenizer()
+        >>> config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
+        ...                      num_hidden_layers=1, num_attention_heads=2)
         >>> model = LlamaForCausalLM(config).eval()
         >>> reading = read_number(model, tokenizer, "12+34=", format=NumberFormat(digits=2))
         >>> reading.low <= reading.median <= reading.high
@@ -102,23 +91,21 @@ def read_number(
     readers = [NumberReader.at(prompt.before, len(prompt.before), limits.thousands) for prompt in prompts]
     values = () if format is not None or vocabulary is None else vocabulary.value_tokens
     known = vocabulary_of(tokenizer if vocabulary is None else vocabulary, source)
-    for prompt, reader in zip(prompts, readers, strict=True):
-        if not values:
-            check_before(prompt, reader.thousands)
-    endings = [number_forms(prompt.text, format) for prompt in prompts]
     if values:
         endings = [value_forms(values, tokenizer_of(tokenizer))] * len(prompts)
+    else:
+        endings = [number_forms(prompt.text, format) for prompt in prompts]
+        for prompt, reader in zip(prompts, readers, strict=True):
+            check_before(prompt, reader.thousands)
 
-    def read(index: list[int]) -> list[NumberReading]:
-        some = [prompts[i] for i in index]
-        inputs, prefix_ids, _ = encode_prompts(source, tokenizer, some, [endings[i] for i in index])
+    def read(index: list[int], inputs: Any, prefix_ids: list[int], _: Any) -> list[NumberReading]:
         reader = readers[index[0]]
         found = read_quantiles(
             source, inputs, known, with_median, format, limits, reader, prefix_ids, generator
         )
         return [found.row(row) for row in range(len(index))]
 
-    readings = read_each(prompts, source, read, readers)
+    readings = read_each(source, tokenizer, prompts, endings, read, readers)
     return readings[0] if single else readings
 
 
@@ -191,16 +178,26 @@ def read_numbers(
     places = _places_of(answer, whole.text, ids, ends, vocabulary, limits.thousands)
     if not places:
         return []
-    shifts, found = draw_shifts(generator), list[WrittenNumber]()
     lengths = [place.length for place in places]
-    for root in _roots_of(source, processor, whole, ids, ends, lengths, vocabulary):
+    if isinstance(source, TorchModel):
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
+        if whole.images:
+            inputs = process(source, processor, [whole], [ids])
+            added = inputs["input_ids"].shape[-1] - len(ids)  # tokens of images, in front of the answer
+            lengths = [length + added for length in lengths]
+        roots: Iterable[Continuations] = source.prefixes(inputs, lengths, _PLACES)
+    else:
+        prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]
+        roots = [source.continuations(prompts, texts_of(vocabulary))]
+    shifts, found = draw_shifts(generator), list[WrittenNumber]()
+    for root in roots:
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
         for reader in dict.fromkeys(place.reader for place in some):
             index = [i for i, place in enumerate(some) if place.reader == reader]
             group, options = [some[i] for i in index], any_length.options_of(vocabulary, reader, root.device)
-            prompts = root.select(torch.tensor(index, device=root.device))
-            read |= zip(index, _read_at(prompts, group, options, with_median, limits, shifts), strict=True)
+            chosen = root.select(torch.tensor(index, device=root.device))
+            read |= zip(index, _read_at(chosen, group, options, with_median, limits, shifts), strict=True)
         for i, (number, *_) in enumerate(some):
             text = answer[number.start : number.end]
             found.append(WrittenNumber(text, number.start, number.value, *read[i]))
@@ -257,27 +254,6 @@ def _places_of(
     return found
 
 
-def _roots_of(
-    source: Source,
-    processor: Any,
-    whole: Prompt,
-    ids: list[int],
-    ends: list[int],
-    lengths: list[int],
-    vocabulary: NumberVocabulary,
-) -> Iterator[Continuations]:
-    """Run a text, and return what may follow each of these numbers of its tokens, several at once."""
-    if isinstance(source, TorchModel):
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
-        if whole.images:
-            inputs = process(source, processor, [whole], [ids])
-            added = inputs["input_ids"].shape[-1] - len(ids)  # tokens of images, in front of the answer
-            lengths = [length + added for length in lengths]
-        return source.prefixes(inputs, lengths, _PLACES)
-    prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]
-    return iter([source.continuations(prompts, texts_of(vocabulary))])
-
-
 def _read_at(
     root: Continuations,
     places: Sequence[_Place],
@@ -287,18 +263,11 @@ def _read_at(
     shifts: Tensor,
 ) -> Iterator[tuple[float, NumberReading]]:
     """Read numbers at these places, the prompts of `root`: the probability of each, and the reading."""
-    after = any_length.numbers_after(
-        root,
-        options,
-        limits.most_texts,
-        limits.max_digits,
-        shifts,
-        [place.text for place in places],
-    )
+    after = any_length.numbers_after(root, options, limits, shifts, [place.text for place in places])
     signs = torch.tensor([place.sign for place in places], device=root.device)[after.prompts]
     values = after.values * signs + 0.0  # with one zero
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-    fields = any_length.summarize(after._replace(values=values), points, limits.low, limits.high)
+    fields = any_length.summarize(after._replace(values=values), points, limits)
     passes, rows = root.counts
     quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=rows)
     for row, place in enumerate(places):

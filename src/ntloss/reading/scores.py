@@ -14,7 +14,6 @@ from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.prompts import (
     encode_after,
-    encode_prompts,
     likeliest_after,
     read_each,
     tokenizer_of,
@@ -22,16 +21,11 @@ from ntloss.reading.prompts import (
     write_questions,
 )
 from ntloss.reading.source import Continuations
-from ntloss.scores.levels import (
-    DIGIT,
-    Levels,
-    Node,
-    Scale,
-    walk_levels,
-)
+from ntloss.scores.levels import DIGIT, Levels, Node, Scale, walk_levels
 from ntloss.scores.readings import MOST_NONE, ScoreReading, reading_of
 
 _MOST_ROWS = 1024  # of levels after all prompts that are run at once
+_Path = tuple[int, ...]  # the tokens of a level
 _ANOTHER = "0000000001"  # stands for all digits that make a number of a level which is none
 
 
@@ -63,14 +57,10 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
         UnlikelyNumberWarning: a level is written with a probability below 0.5.
 
     Example:
-        >>> import torch
-        >>> from tokenizers import Tokenizer, models, pre_tokenizers
-        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789?")}, "?"))
-        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
-        >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        ...                      num_attention_heads=2)
+        >>> from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+        >>> tokenizer = ByT5Tokenizer()
+        >>> config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
+        ...                      num_hidden_layers=1, num_attention_heads=2)
         >>> scores = read_scores(LlamaForCausalLM(config).eval(), tokenizer, "How good?", levels=range(1, 11))
         >>> round(sum(scores.probabilities.values()) + scores.none, 6)
         1.0
@@ -82,62 +72,48 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
     texts = [*scale.texts.values()]
 
     @torch.no_grad()
-    def read(index: list[int]) -> list[ScoreReading]:
-        some = [prompts[i] for i in index]
-        inputs, prefix_ids, kept = encode_prompts(source, processor, some, [["", *texts]] * len(some))
+    def read(
+        index: list[int], inputs: Any, prefix_ids: list[int], kept: list[list[int]]
+    ) -> list[ScoreReading]:
         ids = [
-            [tuple(encode_after(tokenizer, each, row, text)) for text in texts]
-            for each, row in zip(some, kept, strict=True)
+            [tuple(encode_after(tokenizer, prompts[i], row, text)) for text in texts]
+            for i, row in zip(index, kept, strict=True)
         ]
         unknown = getattr(tokenizer, "unk_token_id", None)
         for of_prompt in ids:
-            if without := [text for text, path in zip(texts, of_prompt, strict=True) if unknown in path]:
-                raise ValueError(f"levels: the tokenizer has no tokens that write {without[0]!r}")
-            if len({*of_prompt}) < len(texts) or not all(of_prompt):
-                raise ValueError(f"levels: the tokenizer writes two of {texts} with the same tokens")
+            if any(unknown in path for path in of_prompt) or len({*of_prompt} - {()}) < len(texts):
+                raise ValueError(f"levels: the tokenizer does not write {texts} with different tokens each")
         tokens = _Tokens(vocabulary, scale.levels, [dict(zip(texts, each, strict=True)) for each in ids])
         root = source.continuations(inputs, tokens.texts, prefix_ids)
-        starts = [(i, ()) for i in range(len(some))]
+        starts = [(i, ()) for i in range(len(index))]
         found = walk_levels(functools.partial(tokens.after, root), starts, scale.levels, rest_is_known=True)
         readings = [reading_of(shares, scale.values) for shares in found]
         rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
         if rare:
-            text, shown = likeliest_after(root, rare[0], vocabulary)
-            advice = "end the prompt or prefill where the score begins"
-            if (written := (text or "").strip()) in scale.levels and written[-1].isdigit():
-                advice = (
-                    "digits or a point follow the level. If you have trained the model, end its labels with "
-                    "the end token"
-                )
+            shown = likeliest_after(root, rare[0], vocabulary)
             warn_caller(
                 f"after {len(rare)} of {len(readings)} prompts the model hardly answers with a level (with "
-                f"probability {1 - readings[rare[0]].none:.2g} after one, where {shown} is likeliest): "
-                f"{advice}",
+                f"probability {1 - readings[rare[0]].none:.2g} after one, where {shown} is likeliest): end "
+                "the prompt or prefill where the score begins. Where digits or a point follow the level, "
+                "train the model on labels that end with the end token",
                 UnlikelyNumberWarning,
             )
         return readings
 
-    readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(texts)))
+    endings, most = [["", *texts]] * len(prompts), max(1, _MOST_ROWS // len(texts))
+    readings = read_each(source, processor, prompts, endings, read, most=most)
     return readings[0] if single else readings
 
 
 class _Tokens:
     """Asks a model about tokens that write a level, or make another number of it; see `walk_levels`.
 
-    A number is written by any tokens of its digits, a word as the tokenizer writes it. The state of a text
-    is its prompt and its tokens.
-
-    Args:
-        vocabulary: has the texts of tokens.
-        levels: levels by their texts.
-        ids: for each prompt, the tokens of each level.
+    A number is written by any tokens of its digits, a word as the tokenizer writes it, for each prompt by the
+    tokens `ids`. The state of a text is its prompt and its tokens.
     """
 
     def __init__(
-        self,
-        vocabulary: NumberVocabulary,
-        levels: Mapping[str, Any],
-        ids: Sequence[Mapping[str, tuple[int, ...]]],
+        self, vocabulary: NumberVocabulary, levels: Mapping[str, Any], ids: Sequence[Mapping[str, _Path]]
     ) -> None:
         self.levels, known = levels, vocabulary.texts
         numbers = [name for name in levels if name[-1].isdigit()]
@@ -157,11 +133,11 @@ class _Tokens:
         columns = [[self.columns[i] for i in ids] for ids in self.others]
         self.other_columns = [torch.tensor(each, dtype=torch.int64) for each in columns]
         # Of each prompt: after the first tokens of a level, each next one with the text so far.
-        self.longer = [dict[tuple[int, ...], dict[int, str]]() for _ in ids]
+        self.longer = [dict[_Path, dict[int, str]]() for _ in ids]
         for longer, of_prompt in zip(self.longer, ids, strict=True):
             whole = {path: name for name, path in of_prompt.items()}
-            begun: dict[tuple[int, ...], str] = {(): ""}
-            names: dict[tuple[int, ...], list[str]] = {}
+            begun: dict[_Path, str] = {(): ""}
+            names: dict[_Path, list[str]] = {}
             for path, name in whole.items():
                 for n in range(1, len(path) + 1):
                     names.setdefault(path[:n], []).append(name)

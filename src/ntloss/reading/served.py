@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import functools
 import math
 import os
 import random
@@ -29,7 +28,6 @@ from ntloss.reading.source import Prefix, Prefixes, Source, as_prefixes
 
 __all__ = ["ServedModel", "ServerError"]
 
-_MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 _CHAT = "\0"  # between the index of a conversation and the beginning of its answer
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
@@ -40,24 +38,15 @@ _CONNECT_TIMEOUT = 10.0
 _IN_FLIGHT = 4  # requests at a time
 _KEY = "NTLOSS_API_KEY"  # the environment variable of a server's key
 _LONGEST_REASON = 300  # characters of a server's own message
+Body = dict[str, Any]  # of a request
 
 
 class ServerError(RuntimeError):
     """A server did not answer, refused a request, or returned something else than it documents."""
 
 
-class Request(NamedTuple):
-    """What to ask: with a body by POST, otherwise by GET."""
-
-    path: str
-    body: dict[str, Any] | None = None
-
-
-class Returned(NamedTuple):
-    """What a server returned about the token after a prefix."""
-
-    log_probs: Mapping[int | str, float]  # by token id, or by the token's text
-    likeliest: int | str
+# Log-probabilities of tokens, the likeliest among them, by token id or by the token's text.
+LogProbs = dict[int | str, float]
 
 
 class Form(NamedTuple):
@@ -65,8 +54,9 @@ class Form(NamedTuple):
 
     name: str
     owner: str  # `owned_by` in its /v1/models
-    ask: Callable[[str, Sequence[Prefix], Sequence[int], int], Request]  # (model, prefixes, token ids, top)
-    read: Callable[[Any], list[Returned]]  # its answer, a Returned for each prefix
+    path: str
+    ask: Callable[[str, Sequence[Prefix], Sequence[int], int], Body]  # (model, prefixes, token ids, top)
+    read: Callable[[Any], list[LogProbs]]  # its answer, log-probabilities for each prefix
     chosen: int  # how many chosen tokens it returns a request; 0 if it returns its likeliest tokens
     top: int  # how many of these it is asked for
     # Fields of /tokenize (a text, whether to add special tokens) and of the answer of /detokenize. None if it
@@ -74,102 +64,69 @@ class Form(NamedTuple):
     tokenizer: tuple[str, str, str] | None
 
 
-def _ask_vllm(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Request:
+def _ask_vllm(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Body:
     options = {"max_tokens": 1, "temperature": 0.0, "logprobs": 1, "return_tokens_as_token_ids": True}
-    body = {"model": model, "prompt": prefixes, "logprob_token_ids": token_ids, **options}
-    return Request("/v1/completions", body)
+    return {"model": model, "prompt": prefixes, "logprob_token_ids": token_ids, **options}
 
 
-def _read_vllm(answer: Any) -> list[Returned]:
-    found = []
-    for choice in _in_order(answer["choices"]):  # tokens are named "token_id:42"
-        top, written = choice["logprobs"]["top_logprobs"][0], choice["logprobs"]["tokens"][0]
-        pairs = [(int(name.removeprefix("token_id:")), value) for name, value in top.items()]
-        found.append(Returned(_log_probs(pairs), int(written.removeprefix("token_id:"))))
-    return found
+def _read_vllm(answer: Any) -> list[LogProbs]:
+    # Tokens are named "token_id:42".
+    tops = [choice["logprobs"]["top_logprobs"][0] for choice in _in_order(answer["choices"])]
+    return [_log_probs((int(name.removeprefix("token_id:")), top[name]) for name in top) for top in tops]
 
 
-def _ask_sglang(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Request:
+def _ask_sglang(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Body:
     sampling = {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}
     options = {"return_logprob": True, "token_ids_logprob": token_ids, "sampling_params": sampling}
-    return Request("/generate", {"input_ids": prefixes, **options})
+    return {"input_ids": prefixes, **options}
 
 
-def _read_sglang(answer: Any) -> list[Returned]:
+def _read_sglang(answer: Any) -> list[LogProbs]:
     found = []
     for info in (each["meta_info"] for each in answer):  # tokens are (log-probability, id, text)
-        pairs = [(token, value) for value, token, _ in info["output_token_ids_logprobs"][0]]
-        found.append(Returned(_log_probs(pairs), info["output_token_logprobs"][0][1]))
+        likeliest, asked = info["output_token_logprobs"][:1], info["output_token_ids_logprobs"][0]
+        found.append(_log_probs({token: value for value, token, _ in [*likeliest, *asked]}.items()))
     return found
 
 
-def _ask_llama_cpp(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Request:
+def _ask_llama_cpp(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Body:
     options = {"n_predict": 1, "temperature": 0.0, "ignore_eos": True, "cache_prompt": True}
     fields = ["index", "completion_probabilities"]
-    return Request("/completion", {"prompt": prefixes, "n_probs": top, "response_fields": fields, **options})
+    return {"prompt": prefixes, "n_probs": top, "response_fields": fields, **options}
 
 
-def _read_llama_cpp(answer: Any) -> list[Returned]:
-    found = []
-    for each in _in_order(answer if isinstance(answer, list) else [answer]):  # one prefix: no list
-        token = each["completion_probabilities"][0]
-        pairs = [(likely["id"], likely["logprob"]) for likely in token["top_logprobs"]]
-        found.append(Returned(_log_probs(pairs), token["id"]))
-    return found
+def _read_llama_cpp(answer: Any) -> list[LogProbs]:
+    answers = _in_order(answer if isinstance(answer, list) else [answer])  # one prefix: no list
+    tops = [each["completion_probabilities"][0]["top_logprobs"] for each in answers]
+    return [_log_probs((likely["id"], likely["logprob"]) for likely in top) for top in tops]
 
 
-def _ask_openai(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Request:
+def _ask_openai(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Body:
     # With a temperature of 1, servers that apply it to log-probabilities leave these as they are.
     options = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": top}
-    return Request("/v1/completions", {"model": model, "prompt": prefixes, **options})
+    return {"model": model, "prompt": prefixes, **options}
 
 
-def _read_openai(answer: Any) -> list[Returned]:
+def _read_openai(answer: Any) -> list[LogProbs]:
     found = []
     for logprobs in (choice["logprobs"] for choice in _in_order(answer["choices"])):
-        content = logprobs.get("content")
-        if content:  # the form of chat completions, which some use here too
-            pairs = [(each["token"], each["logprob"]) for each in content[0]["top_logprobs"]]
-        else:
-            pairs = list(logprobs["top_logprobs"][0].items())
-        log_probs = _log_probs(pairs)
-        found.append(Returned(log_probs, max(log_probs, key=log_probs.__getitem__)))
+        content = logprobs.get("content")  # the form of chat completions, which some use here too
+        pairs = [(each["token"], each["logprob"]) for each in content[0]["top_logprobs"]] if content else ()
+        found.append(_log_probs(pairs or logprobs["top_logprobs"][0].items()))
     return found
 
 
+_COMPLETIONS = "/v1/completions"
+_OF_VLLM, _OF_SGLANG = ("prompt", "add_special_tokens", "prompt"), ("prompt", "add_special_tokens", "text")
+_OF_LLAMA_CPP = ("content", "add_special", "content")
 FORMS = {
-    "vllm": Form("vLLM", "vllm", _ask_vllm, _read_vllm, 128, 0, ("prompt", "add_special_tokens", "prompt")),
-    "sglang": Form(
-        "SGLang", "sglang", _ask_sglang, _read_sglang, 10**6, 0, ("prompt", "add_special_tokens", "text")
-    ),
+    "vllm": Form("vLLM", "vllm", _COMPLETIONS, _ask_vllm, _read_vllm, 128, 0, _OF_VLLM),
+    "sglang": Form("SGLang", "sglang", "/generate", _ask_sglang, _read_sglang, 10**6, 0, _OF_SGLANG),
     "llama.cpp": Form(
-        "llama.cpp",
-        "llamacpp",
-        _ask_llama_cpp,
-        _read_llama_cpp,
-        0,
-        10_000,
-        ("content", "add_special", "content"),
+        *("llama.cpp", "llamacpp", "/completion", _ask_llama_cpp, _read_llama_cpp, 0, 10_000, _OF_LLAMA_CPP)
     ),
-    "openai": Form("the OpenAI-compatible server", "", _ask_openai, _read_openai, 0, 20, None),
+    "openai": Form("the OpenAI-compatible server", "", _COMPLETIONS, _ask_openai, _read_openai, 0, 20, None),
 }
-
-
-def _ask_chat(
-    chats: Sequence[list[dict[str, Any]]],
-    model: str,
-    prefixes: Sequence[Prefix],
-    token_ids: Sequence[int],
-    top: int,
-) -> Request:
-    (prefix,) = prefixes
-    index, _, begun = str(prefix).partition(_CHAT)
-    messages = chats[int(index)]
-    # llama.cpp continues the assistant's turn by itself, vLLM and SGLang are asked to.
-    options: dict[str, Any] = {"add_generation_prompt": not begun, "continue_final_message": bool(begun)}
-    options |= {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": top}
-    turn = [{"role": "assistant", "content": begun}] if begun else []
-    return Request("/v1/chat/completions", {"model": model, "messages": [*messages, *turn], **options})
 
 
 def _in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -177,8 +134,8 @@ def _in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(answers, key=lambda answer: int(answer.get("index", 0)))
 
 
-def _log_probs(pairs: Iterable[tuple[Any, Any]]) -> dict[int | str, float]:
-    shares: dict[int | str, float] = {}
+def _log_probs(pairs: Iterable[tuple[Any, Any]]) -> LogProbs:
+    shares: LogProbs = {}
     for token, log_prob in pairs:  # two tokens may have one text, and their probabilities are added
         share = 0.0 if log_prob is None or log_prob < _IMPOSSIBLE else math.exp(min(log_prob, _LARGEST))
         shares[token] = shares.get(token, 0.0) + share
@@ -245,7 +202,7 @@ class ServedModel(Source):
         self._timeout, self._retries = timeout, retries
         if form is None or model is None:
             try:
-                listed = self._send([Request("/v1/models")])[0]["data"]
+                listed = self._send("/v1/models", [None])[0]["data"]
                 names, owner = [str(each["id"]) for each in listed], listed[0].get("owned_by")
             except (KeyError, IndexError, TypeError):
                 raise ServerError(
@@ -275,7 +232,7 @@ class ServedModel(Source):
         by_text = isinstance(prompts[0], str)
         if by_text and self.form.tokenizer is not None:
             text, special, _ = self.form.tokenizer
-            answers = self._send([Request("/tokenize", {text: prompt, special: True}) for prompt in prompts])
+            answers = self._send("/tokenize", [{text: prompt, special: True} for prompt in prompts])
             prompts = [self._understand(lambda found: tuple(found["tokens"]), each) for each in answers]
         if self._checks and not (by_text and self.form.tokenizer is None):
             self._check_tokenizer(texts)
@@ -289,31 +246,32 @@ class ServedModel(Source):
         seeing = copy.copy(self)
         seeing.is_chat, seeing._chats, seeing.batch = True, [], 1
         seeing.form = FORMS["openai"]._replace(
-            name=f"{self.form.name}'s chats", ask=functools.partial(_ask_chat, seeing._chats)
+            name=f"{self.form.name}'s chats", path="/v1/chat/completions", ask=seeing._ask_chat
         )
         seeing.top = self.top or seeing.form.top
         return seeing
+
+    def _ask_chat(self, model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int], top: int) -> Body:
+        (prefix,) = prefixes
+        index, _, begun = str(prefix).partition(_CHAT)
+        # llama.cpp continues the assistant's turn by itself, vLLM and SGLang are asked to.
+        options: Body = {"add_generation_prompt": not begun, "continue_final_message": bool(begun)}
+        options |= {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": top}
+        turn = [{"role": "assistant", "content": begun}] if begun else []
+        return {"model": model, "messages": [*self._chats[int(index)], *turn], **options}
 
     def add_chat(self, chat: list[dict[str, Any]]) -> str:
         """Take a conversation; return its name, with which prompts begin that continue its answer."""
         self._chats.append(chat)
         return f"{len(self._chats) - 1}{_CHAT}"
 
-    def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
+    def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[LogProbs]:
         """Return what the server says about tokens after prefixes, by one request for each batch."""
         most = self.form.chosen or max(len(token_ids), 1)
-        if len(token_ids) > most * _MOST_PARTS:
-            raise ValueError(
-                f"{len(token_ids):,} tokens: expected at most {most * _MOST_PARTS:,} for {self.form.name}, "
-                f"which returns {most} a request. Pass a vocabulary of fewer tokens (tokens='digits'), or "
-                "serve the model with SGLang, which has no such limit."
-            )
         batches = [prefixes[i : i + self.batch] for i in range(0, len(prefixes), self.batch)]
         parts = [token_ids[i : i + most] for i in range(0, len(token_ids), most)] or [[]]
-        answers = self._send(
-            [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]
-        )
-        found, rest = list[Returned](), iter(answers)
+        bodies = [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]
+        found, rest = list[LogProbs](), iter(self._send(self.form.path, bodies))
         for batch in batches:
             read = [self._understand(self.form.read, next(rest)) for _ in parts]
             if any(len(part) != len(batch) for part in read):
@@ -322,9 +280,8 @@ class ServedModel(Source):
                     "ServedModel(url, batch=1) if it takes one at a time"
                 )
             for of_parts in zip(*read, strict=True):
-                log_probs = {key: value for part in of_parts for key, value in part.log_probs.items()}
-                self._check_returned(log_probs, token_ids)
-                found.append(Returned(log_probs, of_parts[0].likeliest))
+                found.append({key: value for part in of_parts for key, value in part.items()})
+                self._check_returned(found[-1], token_ids)
         return found
 
     def _check_returned(self, log_probs: Mapping[int | str, float], token_ids: Sequence[int]) -> None:
@@ -353,14 +310,9 @@ class ServedModel(Source):
         if sample in self._checked:
             return
         ids, expected = [i for i, _ in sample], "".join(text for _, text in sample)
-        if self.form.tokenizer is None:
-            found = self._returned(ids)
-        else:
-            answer = self._send([Request("/detokenize", {"tokens": ids})])[0]
-            field = self.form.tokenizer[-1]
-            found = str(self._understand(lambda answered: answered[field], answer))
+        found = self._text_of(ids)
         if not "".join(found.split()).startswith("".join(expected.split())):
-            if self.form.tokenizer is None and not self._returned(expected).startswith(expected):
+            if self.form.tokenizer is None and not self._text_of(expected).startswith(expected):
                 raise ServerError(
                     f"{self} does not return the prompt (echo), by which its tokens could be compared with "
                     "the vocabulary's. Pass prompts as texts, or check_tokenizer=False if they are the same"
@@ -372,32 +324,38 @@ class ServedModel(Source):
             )
         self._checked.add(sample)
 
-    def _returned(self, prompt: Sequence[int] | str) -> str:
-        """Return a prompt as a server echoes it that names tokens by their text, with one token more."""
+    def _text_of(self, prompt: Sequence[int] | str) -> str:
+        """Return the text of tokens; a server without a tokenizer's route echoes it, and one token more."""
+        if self.form.tokenizer is not None:
+            (answer,), field = self._send("/detokenize", [{"tokens": prompt}]), self.form.tokenizer[-1]
+            return str(self._understand(lambda answered: answered[field], answer))
         body = {"model": self.model, "prompt": [prompt], "max_tokens": 1, "echo": True}
-        answer = self._send([Request("/v1/completions", body)])[0]
+        (answer,) = self._send(_COMPLETIONS, [body])
         return str(self._understand(lambda answered: answered["choices"][0]["text"], answer))
 
-    def _send(self, requests: Sequence[Request]) -> list[Any]:
+    def _send(self, path: str, bodies: Sequence[Body | None]) -> list[Any]:
         """Return the JSON answers to requests, in their order; a ServerError if one fails.
 
-        Some are sent at a time, repeated while the server is busy, and cancelled by an interrupt. No socket
-        stays open between two calls.
+        Bodies go by POST, None is a GET. Some are sent at a time, repeated while the server is busy, and
+        cancelled by an interrupt. No socket stays open between two calls.
         """
         try:
             http, threads = import_module("httpx2"), import_module("anyio.from_thread")
         except ImportError as error:
             raise ServerError("servers need an HTTP client: pip install 'ntloss[serve]'") from error
         with threads.start_blocking_portal() as portal:  # the loop of a notebook runs in this thread
-            answers: list[Any] = portal.call(self._send_all, http, requests)
+            answers: list[Any] = portal.call(self._send_all, http, path, bodies)
         return answers
 
-    async def _send_all(self, http: Any, requests: Sequence[Request]) -> list[Any]:
+    async def _send_all(self, http: Any, path: str, bodies: Sequence[Body | None]) -> list[Any]:
         places = asyncio.Semaphore(_IN_FLIGHT)
         timeout = http.Timeout(self._timeout, connect=min(_CONNECT_TIMEOUT, self._timeout))
         headers = {"Authorization": f"Bearer {key}"} if (key := _key()) else {}
         async with http.AsyncClient(timeout=timeout, headers=headers) as client:
-            tasks = [asyncio.create_task(self._send_one(client, http, places, each)) for each in requests]
+            tasks = [
+                asyncio.create_task(self._send_one(client, http, places, self.url + path, body))
+                for body in bodies
+            ]
             try:
                 return await asyncio.gather(*tasks)
             finally:  # one has failed, or the program is interrupted
@@ -405,14 +363,15 @@ class ServedModel(Source):
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _send_one(self, client: Any, http: Any, places: asyncio.Semaphore, request: Request) -> Any:
-        route, problem = self.url + request.path, ""
+    async def _send_one(
+        self, client: Any, http: Any, places: asyncio.Semaphore, route: str, body: Body | None
+    ) -> Any:
+        method, problem = "GET" if body is None else "POST", ""
         for attempt in range(self._retries + 1):
             wait = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * random.uniform(0.5, 1.0)
             try:
                 async with places:
-                    method = "GET" if request.body is None else "POST"
-                    answer = await client.request(method, route, json=request.body)
+                    answer = await client.request(method, route, json=body)
             except http.TransportError as error:
                 problem = f"{type(error).__name__} {error}".strip()
             else:
@@ -460,7 +419,7 @@ class _Reading(Prefixes):
         super().__init__(server, [self.longer(prompt, prefix_ids) for prompt in prompts])
         # Of tokens with the same text, a server that names them by it knows one.
         self._named = {text: i for i, text in reversed([*texts.items()])}
-        self._first, self._known = {*self.prompts}, dict[Prefix, Returned]()
+        self._first, self._known = {*self.prompts}, dict[Prefix, LogProbs]()
 
     def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Ask the server about tokens with a text, and once if all its answers name the likeliest tokens.
@@ -482,15 +441,14 @@ class _Reading(Prefixes):
             keys = [
                 text if self._named.get(text) == i else "" for i, text in zip(token_ids, texts, strict=True)
             ]
-        nothing = Returned({}, "")
-        found = [self._known.get(prefix, nothing).log_probs for prefix in prefixes]
+        found = [self._known.get(prefix, {}) for prefix in prefixes]
         return torch.tensor(
             [[each.get(key, -math.inf) for key in keys] for each in found], dtype=torch.float64
         )
 
     def likeliest(self, row: int) -> int | str | None:
-        """Return what the server said."""
-        return self._known[self.prompts[row]].likeliest
+        known = self._known[self.prompts[row]]
+        return max(known, key=known.__getitem__)
 
     def longer(self, prefix: Prefix, token_ids: Sequence[int]) -> Prefix:
         """Return a prefix with further tokens, or their texts."""

@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,22 +41,10 @@ _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 
 
-class _Run(NamedTuple):
-    """What is known after prompts were run."""
-
-    tokens: Tensor  # `[rows, n]`, with those of a prefix
-    mask: Tensor  # of the tokens; of an encoder-decoder, that of the encoder's
-    logits: Tensor  # see `TorchModel.__call__`
-    cache: Any
-    moved: Tensor  # `[rows, 1]`, how far images move the positions of what follows
-
-
 class TorchModel(Source):
-    """A model of transformers, which is called with its cache.
+    """A model of transformers in evaluation mode, which is called with its cache.
 
-    Args:
-        model: an encoder-decoder or causal language model, in evaluation mode.
-        past: a causal model's cache of the first tokens of the prompts. Default: none.
+    `past` is a causal model's cache of the first tokens of the prompts.
     """
 
     def __init__(self, model: Any, past: Any = None) -> None:
@@ -74,6 +62,7 @@ class TorchModel(Source):
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
         self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), "past_key_values")
+        self.takes_positions = "position_ids" in self.accepted
         self.past = past
         self.has_decoder = bool(self.inner.config.is_encoder_decoder)
         self.encoded: Any = None  # output of the encoder
@@ -96,10 +85,9 @@ class TorchModel(Source):
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
-        run = self._run(inputs, prefix_ids)
-        root = Prompts(self, run.mask, run.cache, run.logits[:, -1], run.moved)
-        if not self.has_decoder and "position_ids" not in self.accepted and bool((run.mask == 0).any()):
-            _check_padding(root, run.tokens)
+        tokens, root = self._run(inputs, prefix_ids)
+        if not self.has_decoder and not self.takes_positions and bool((root.mask == 0).any()):
+            _check_padding(root, tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
             raise ValueError(
                 f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
@@ -114,29 +102,30 @@ class TorchModel(Source):
         A cache of attention layers holds every prefix. With other caches, and for models that take no
         positions but count the cache's tokens, each prefix is run by itself.
         """
-        run = None
-        if "position_ids" in self.accepted:
-            run = self._run(inputs, keep=torch.tensor(lengths) - 1)
-        if run is None or not _holds_all(run.cache, run.tokens.shape[-1]):
-            for length in lengths:
-                begun = {
-                    name: value[:, :length] if _is_by_token(value, inputs["input_ids"]) else value
-                    for name, value in inputs.items()
-                }
-                yield self.continuations(begun, {})
-            return
-        seen = torch.arange(run.tokens.shape[-1], device=run.tokens.device)
-        for first in range(0, len(lengths), rows):
-            kept = torch.tensor(lengths[first : first + rows], device=seen.device)
-            same = torch.zeros_like(kept)
-            sees = (seen < kept[:, None]).long()
-            logits = run.logits[0, first : first + rows]
-            yield Prompts(self, sees, run.cache, logits, run.moved[same], same.tolist())
+        if self.takes_positions:
+            tokens, whole = self._run(inputs, keep=torch.tensor(lengths) - 1)
+            if _holds_all(whole.cache, tokens.shape[-1]):
+                seen = torch.arange(tokens.shape[-1], device=tokens.device)
+                for first in range(0, len(lengths), rows):
+                    kept = torch.tensor(lengths[first : first + rows], device=seen.device)
+                    same, sees = torch.zeros_like(kept), (seen < kept[:, None]).long()
+                    logits = whole.logits[first : first + rows]
+                    yield Prompts(self, sees, whole.cache, logits, whole.moved[same], same.tolist())
+                return
+        for length in lengths:
+            begun = {
+                name: value[:, :length] if _is_by_token(value, inputs["input_ids"]) else value
+                for name, value in inputs.items()
+            }
+            yield self.continuations(begun, {})
 
     def _run(
         self, inputs: Mapping[str, Any], prefix_ids: Sequence[int] = (), keep: Tensor | None = None
-    ) -> _Run:
-        """Run prompts, each with the tokens of a prefix after it; `keep` chooses the logits' columns."""
+    ) -> tuple[Tensor, Prompts]:
+        """Run prompts, each with the tokens of a prefix after it; return their tokens, `[rows, n]`, too.
+
+        Of a single prompt, `keep` chooses the tokens after which logits are kept. Default: the last one.
+        """
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
             raise TypeError(
@@ -154,7 +143,7 @@ class TorchModel(Source):
             order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
             ids, mask = ids.gather(-1, order), mask.gather(-1, order)
             self.encoded = self.inner.get_encoder()(input_ids=ids, attention_mask=mask)
-            start = ids.new_full((len(ids), 1), start_token(self.inner))
+            start = ids.new_full((len(ids), 1), _start_token(self.inner))
             tokens = torch.cat([start, prefix], dim=-1)
         else:
             if bool((mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()):
@@ -169,16 +158,13 @@ class TorchModel(Source):
             }
         past, seen = self.past, 0
         if past is not None:
-            if self.has_decoder or further or not _is_attention(past):
+            is_right = not self.has_decoder and not further and _is_attention(past)
+            seen = past.get_seq_length() if is_right else 0
+            if not 0 < seen < tokens.shape[-1] or len(past.layers[0].keys) != len(tokens):
                 raise TypeError(
-                    "past_key_values: expected the cache of a causal model with attention layers, and no "
-                    f"images; given a {type(past).__name__}: omit it"
-                )
-            seen = past.get_seq_length()
-            if len(past.layers[0].keys) != len(tokens) or not 0 < seen < tokens.shape[-1]:
-                raise ValueError(
-                    f"past_key_values holds {seen} tokens of {len(past.layers[0].keys)} prompts: expected "
-                    f"{len(tokens)} prompts, and 1 to {tokens.shape[-1] - 1} of their tokens"
+                    f"past_key_values: expected a causal model's cache, in attention layers, of the first "
+                    f"tokens of {len(tokens)} prompts without images, 1 to {tokens.shape[-1] - 1} of each; "
+                    f"given a {type(past).__name__}: omit it"
                 )
             past = _select(past, torch.arange(len(tokens)), len(tokens))
         moved = tokens.new_zeros(len(tokens), 1)
@@ -191,26 +177,25 @@ class TorchModel(Source):
             moved = self.counting.rope_deltas.to(tokens.device)
         if self.counting is not None:
             self.counting.rope_deltas = before
-        return _Run(tokens, mask, logits, cache, moved)
+        return tokens, Prompts(self, mask, cache, logits[:, -1] if keep is None else logits[0], moved)
 
     def _further(self, inputs: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
         """Return what a processor made besides tokens, such as images; a TypeError if it is not taken."""
-        given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
-        if self.has_decoder or not self.placeholders:
-            given = {name: value for name, value in given.items() if name not in _IGNORED}
+        left_out = _USED if self.placeholders and not self.has_decoder else (*_USED, *_IGNORED)
+        given = {name: value for name, value in inputs.items() if name not in left_out and value is not None}
         taken = {*()} if self.has_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
         if refused := sorted({*given} - taken):
             raise TypeError(
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
                 f"forward takes; {type(self.inner).__name__} cannot be read with {', '.join(refused)}"
             )
-        has_more = any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values())
-        missing = [] if has_more else [token for token in self.placeholders if bool((ids == token).any())]
-        if missing:
-            raise ValueError(
-                f"inputs: a prompt holds the token {missing[0]}, which stands for a part of an image, a "
-                "video or a sound, but there is none: pass all that the processor returned"
-            )
+        seen = any(isinstance(each, Tensor) and each.is_floating_point() for each in given.values())
+        for token in self.placeholders:
+            if not seen and bool((ids == token).any()):
+                raise ValueError(
+                    f"inputs: a prompt holds the token {token}, which stands for a part of an image, a video "
+                    "or a sound, but there is none: pass all that the processor returned"
+                )
         return {name: value for name, value in given.items() if name in self.accepted}
 
     def __call__(
@@ -241,7 +226,7 @@ class TorchModel(Source):
             options["input_ids"] = tokens
             if moved is not None:
                 places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :] + moved
-            if places is not None and "position_ids" in self.accepted:
+            if places is not None and self.takes_positions:
                 options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
                 options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
@@ -263,16 +248,11 @@ class TorchModel(Source):
             output = self.model(**options, use_cache=True)
         self.counts[0] += 1
         self.counts[1] += len(tokens)
-        if (cache := getattr(output, self.cache_name, None)) is None:
+        cache, logits = getattr(output, self.cache_name, None), getattr(output, "logits", None)
+        if cache is None or logits is None or logits.dim() != 3:
             raise TypeError(
-                f"the model returned no cache. Expected a model of transformers that returns "
-                f"{self.cache_name} when it is called with use_cache=True."
-            )
-        logits = getattr(output, "logits", None)
-        if logits is None or logits.dim() != 3:
-            raise TypeError(
-                f"model: expected a language model with a head, such as AutoModelForCausalLM loads, given "
-                f"{type(self.inner).__name__}"
+                f"{type(self.inner).__name__} returned no {self.cache_name}, or no logits of each token: "
+                "expected a language model with a head and a cache, such as AutoModelForCausalLM loads"
             )
         return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
 
@@ -305,7 +285,7 @@ class Prompts:
         self._owners = [*range(len(logits))] if owners is None else owners
         self.in_tree = (
             not model.has_decoder
-            and "position_ids" in model.accepted
+            and model.takes_positions
             and getattr(model.inner, "_supports_attention_backend", False)
             and model.inner.config._attn_implementation in ("eager", "sdpa")
             # Other layers forget tokens, or round them.
@@ -323,14 +303,14 @@ class Prompts:
 
     def select(self, rows: Tensor) -> Prompts:
         """Return some of the prompts."""
-        cache, within = self.cache, None
+        within = None
         if self.in_tree:  # which leaves the prompts' cache as it is
             owners = [self._owners[row] for row in rows.tolist()]
-            held, count = sorted({*owners}), len(cache.layers[0].keys)
+            held, count = sorted({*owners}), len(self.cache.layers[0].keys)
             within = [held.index(owner) for owner in owners]
-            cache = cache if len(held) == count else _select(cache, rows.new_tensor(held), count)
+            cache = _select(self.cache, rows.new_tensor(held), count) if len(held) < count else self.cache
         else:
-            cache = _select(cache, rows, len(self))
+            cache = _select(self.cache, rows, len(self))
         return Prompts(self.model, self.mask[rows], cache, self.logits[rows], self.moved[rows], within)
 
     def likeliest(self, row: int) -> int:
@@ -362,10 +342,7 @@ class Prompts:
             columns.append((*self._places.get((row, tokens[:-1]), ()), seen + places[-1]))
         self._places.update(zip(texts, columns, strict=True))
         rows = torch.tensor([row for row, _ in texts], device=self.device)
-        at = (
-            torch.tensor([self._owners[row] for row, _ in texts], device=self.device),
-            rows.new_tensor(places),
-        )
+        at = rows.new_tensor([self._owners[row] for row, _ in texts]), rows.new_tensor(places)
         width = max(filled)
         written = rows.new_zeros(count, width).index_put(at, rows.new_tensor([t[-1] for _, t in texts]))
         before = rows.new_tensor([len(tokens) - 1 for _, tokens in texts])
@@ -509,12 +486,10 @@ def _check_padding(root: Prompts, tokens: Tensor) -> None:
         )
 
 
-def start_token(model: Any) -> int:
+def _start_token(model: Any) -> int:
     """Return the token that a decoder starts with; a ValueError if none is known."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         for source in (getattr(model, "generation_config", None), model.config):
             if isinstance(start := getattr(source, name, None), int):
                 return start
-    raise ValueError(
-        "the token that a decoder starts with is not known: set model.config.decoder_start_token_id"
-    )
+    raise ValueError("the model's first token is not known: set model.config.decoder_start_token_id")

@@ -18,7 +18,6 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.engine import kernels, read
 from ntloss.engine.readout import Transform, Wanted
 from tests.ntloss import test_cross_entropy
-from tests.ntloss.engine.test_kernels import wide_case
 
 if "cpu" not in read.KERNEL_DEVICES:
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
@@ -111,37 +110,6 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
         if dtype != torch.float16 or path == "logits":
             assert_matches(case, path, dtype, **changes)
     assert {"read", "write"} <= set(launches)
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "dtype"),
-    [
-        (10, torch.float32),
-        (1009, torch.float64),
-        (1009, torch.bfloat16),
-        (4096, torch.float16),
-        *(
-            pytest.param(size, dtype, marks=slow)
-            for size in (257, 4095)
-            for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-        ),
-    ],
-    ids=str,
-)
-def test_vocabularies_of_any_width(vocab_size, dtype, monkeypatch):
-    monkeypatch.setattr(kernels, "LANES", 64)  # 256 to 1,024 columns at a time
-    case, logits = wide_case(dtype, vocab_size)
-    wanted = case.expected(logits)
-    # Rows of a wider buffer, at addresses that are multiples of nothing, beside values that must not count.
-    wide = torch.full((len(logits), vocab_size + 5), torch.nan, dtype=dtype)
-    view = wide[:, 2 : 2 + vocab_size].copy_(logits)
-    leaf = view.requires_grad_()
-    loss = NTLCrossEntropyLoss(case.vocabulary, **case.arguments())(leaf, case.labels)
-    (loss * torch.as_tensor(case.upstream)).sum().backward()
-    assert loss.dtype == torch.promote_types(dtype, torch.float32)
-    assert_close(loss, wanted.loss, VALUE_TOLERANCE)
-    assert_close(leaf.grad, wanted.gradient, GRADIENT_TOLERANCE)
-    assert not leaf.grad[1].any()
 
 
 WIDTHS = {torch.float32: 16, torch.bfloat16: 32, torch.float64: 8}  # columns at a time of two lanes

@@ -62,14 +62,14 @@ def test_the_estimated_probability_of_a_number_is_at_most_1():
     of_one, weights = torch.zeros(2, dtype=torch.int64), torch.tensor([0.6, 0.45], dtype=torch.float64)
     tied, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
     numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, tied, noise)
-    found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), -math.inf, math.inf)
+    found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), Limits())
     assert found["starts"].item() == 1
     assert found["ends"].item() == approx(1.0)
 
 
 def test_samples_are_fair_and_their_bounds_hold():
     model = make_model("llama", SPELLINGS.vocab_size).double()
-    options, few = options_of(SPELLINGS, NumberReader(), CPU), 6
+    options, few = options_of(SPELLINGS, NumberReader(), CPU), Limits(max_digits=2, most_texts=6)
     question, below, started, inside = QUESTIONS[0], [], [], 0
     exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
     total = sum(exact.values())
@@ -78,10 +78,10 @@ def test_samples_are_fair_and_their_bounds_hold():
         root = TorchModel(model).continuations(batch_of([question]), {})
         for seed in range(60):
             shifts = torch.rand(16, generator=seeded(seed), dtype=torch.float64)
-            numbers = numbers_after(root, options, few, 2, shifts)
+            numbers = numbers_after(root, options, few, shifts)
             below.append(numbers.weights[numbers.values <= median].sum().item())
             started.append(numbers.weights.sum().item())
-            found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), -math.inf, math.inf)
+            found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), Limits())
             inside += found["lower"].item() <= median <= found["upper"].item()
     assert sum(started) / 60 == approx(starts, 0.05)
     assert sum(below) / 60 == approx(sum(p for x, p in exact.items() if x <= median), 0.1)

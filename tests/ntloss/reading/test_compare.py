@@ -10,8 +10,7 @@ from reading_cases import make_model
 from tolerances import approx
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import Question, compare_answers, read_number
-from ntloss.reading.source import Source
+from ntloss.reading import Question, compare_answers, from_function, read_number
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 PROMPTS, TRUTHS = ["a\n", "the a\n", "a a a\n"], [12, 7, 55]
@@ -102,31 +101,24 @@ def test_a_text_is_a_truth_that_is_read_and_scored_as_it_is_written(models, toke
 
 
 @pytest.mark.parametrize(
-    ("prompts", "truths", "message"),
+    ("prompts", "truths"),
     [
-        (["a"], [1], "truths"),
-        (["a", "a"], [1], "truths"),
-        ("aa", [1, 2], "questions"),
-        (["a", "a"], [1, None], "row 1"),
-        (["a", "a"], [1, "1/2"], "row 1"),
-        (["a", "a"], [1, math.inf], "row 1"),
+        (["a"], [1]),
+        (["a", "a"], [1]),
+        ("aa", [1, 2]),
+        *((["a", "a"], [1, wrong]) for wrong in (None, "1/2", math.inf)),
     ],
 )
-def test_truths_are_one_number_for_each_prompt(models, tokenizer, prompts, truths, message):
-    with pytest.raises(ValueError, match=message):
-        compare_answers(models, tokenizer, prompts, truths)
+def test_truths_are_one_number_for_each_prompt(tokenizer, prompts, truths):
+    with pytest.raises(ValueError, match="truths"):
+        compare_answers({"a": make_model("llama", len(tokenizer))}, tokenizer, prompts, truths)
 
 
-def test_models_have_names_and_are_no_servers(models, tokenizer):
+def test_models_have_names_and_are_no_servers(tokenizer):
     with pytest.raises(TypeError, match="names"):
-        compare_answers([*models.values()], tokenizer, PROMPTS, TRUTHS)
-
-    class Server(Source):
-        def continuations(self, *_):
-            """Answer nothing."""
-
+        compare_answers([make_model("llama", len(tokenizer))], tokenizer, PROMPTS, TRUTHS)
     with pytest.raises(TypeError, match="served"):
-        compare_answers({"served": Server()}, tokenizer, PROMPTS, TRUTHS)
+        compare_answers({"served": from_function(None)}, tokenizer, PROMPTS, TRUTHS)
 
 
 def test_the_change_is_that_of_the_medians_errors_and_lies_in_its_interval(models, tokenizer):

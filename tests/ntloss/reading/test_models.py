@@ -140,12 +140,10 @@ def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(n
 
 def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error():
     model, inputs = make("LlamaForCausalLM"), batch_of(QUESTIONS)
-    for past in (past_of(model, batch_of(QUESTIONS[:2]), 4), past_of(model, inputs, 7)):
-        with pytest.raises(ValueError, match=r"expected 3 prompts, and 1 to 6 of their tokens"):
-            number_quantiles(model, inputs, DIGITS, format=TWO_DIGITS, past_key_values=past)
-    t5 = make("T5ForConditionalGeneration")
-    for other, given in ((t5, past), (model, object())):
-        with pytest.raises(TypeError, match="past_key_values: expected the cache of a causal model"):
+    t5, past = make("T5ForConditionalGeneration"), past_of(model, inputs, 7)
+    others = past_of(model, batch_of(QUESTIONS[:2]), 4)
+    for other, given in ((model, others), (model, past), (t5, past), (model, object())):
+        with pytest.raises(TypeError, match="past_key_values"):
             number_quantiles(other, inputs, DIGITS, format=TWO_DIGITS, past_key_values=given)
 
 
@@ -200,8 +198,7 @@ OTHER_MODELS = {
 
 @pytest.mark.parametrize("name", OTHER_MODELS)
 def test_models_without_a_head_or_a_usable_cache_are_type_errors(name):
-    named = "returned no cache" if name in list(OTHERS)[:2] else name
-    with pytest.raises(TypeError, match=named):
+    with pytest.raises(TypeError, match=name):
         number_quantiles(OTHER_MODELS[name](), batch_of(QUESTIONS[:1]), DIGITS, format=TWO_DIGITS)
 
 

@@ -163,6 +163,10 @@ def test_a_reading_is_a_row_of_number_quantiles():
                 assert getattr(reading, name) == approx(getattr(read, name).item(), sampled, scale=1.0)
             assert_close(reading.details.values, read.values, DISTRIBUTION)
             assert reading.details.levels == (0.25, 0.5, 0.75)
+            numbers = reading.distribution
+            assert sum(numbers.values()) == approx(1.0 if format is None else 0.0)
+            assert (numbers == {}) == (format is not None)
+            assert [*numbers] == sorted(numbers)
 
 
 def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
@@ -192,21 +196,6 @@ def test_tokens_that_the_model_does_not_have_are_not_read():
     assert 0 < read_number(model, tokenizer, "a", limits=Limits(max_digits=2)).starts < 1
 
 
-def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
-    tokenizer = tiny.byte_level()
-    model, limits = make_model("llama", len(tokenizer)).double(), Limits(max_digits=1, most_texts=1000)
-    for reading in read_number(model, tokenizer, ["a", "the a"], limits=limits):
-        numbers = reading.distribution
-        assert [*numbers] == sorted(numbers)
-        assert sum(numbers.values()) == approx(1.0)
-        assert sum(number * share for number, share in numbers.items()) == approx(
-            reading.details.mean.item(), scale=1.0
-        )
-        below = sum(share for number, share in numbers.items() if number < reading.median)
-        assert below < 0.5 <= below + numbers[reading.median] + 1e-9
-    assert read_number(model, tokenizer, "a", format=NumberFormat(2)).distribution == {}
-
-
 @pytest.mark.parametrize(
     ("changed", "error", "named"),
     [
@@ -223,6 +212,8 @@ def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
         ({"levels": ()}, ValueError, "levels"),
         ({"question": Question("a", prefill="It takes 1 ")}, ValueError, "prefill"),
         ({"question": Question("a", system="s")}, ValueError, "system"),
+        # no tokens before the number
+        ({"tokenizer": tiny.byte_level(), "question": [" ", "the a"]}, ValueError, "prompt: "),
     ],
 )
 def test_what_cannot_be_read_is_an_error(changed, error, named):
@@ -238,6 +229,7 @@ TURN = {"role": "user", "content": "a"}
 @pytest.mark.parametrize(
     ("given", "error", "named"),
     [
+        *(({name: most}, ValueError, name) for name, most in (("max_digits", 301), ("most_texts", 0))),
         ({}, TypeError, "prompt or messages"),
         ({"prompt": "a", "messages": [TURN]}, TypeError, "messages"),
         ({"prompt": ""}, ValueError, "prompt"),
@@ -248,16 +240,9 @@ TURN = {"role": "user", "content": "a"}
         ({"messages": [{"role": "system", "content": "s"}, TURN], "system": "t"}, ValueError, "system"),
     ],
 )
-def test_a_question_is_a_text_or_a_conversation(given, error, named):
+def test_a_question_is_a_text_or_a_conversation_and_limits_are_in_their_range(given, error, named):
     with pytest.raises(error, match=named):
-        Question(**given)
-
-
-@pytest.mark.parametrize("prompt", [" ", [" ", "the a"]])
-def test_a_prompt_of_white_space_alone_has_no_tokens_before_the_number(prompt):
-    tokenizer = tiny.byte_level()
-    with pytest.raises(ValueError, match="prompt: "):
-        read_number(make_model("llama", len(tokenizer)), tokenizer, prompt)
+        Limits(**given) if named in vars(Limits()) else Question(**given)
 
 
 @pytest.mark.parametrize(
@@ -384,12 +369,6 @@ def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     model = make_model("mamba", 14)
     numbers = read_numbers(model, tokenizer, "ab", "7 b 12", limits=Limits(max_digits=1))
     assert [number.value for number in numbers] == [7.0, 12.0]
-
-
-@pytest.mark.parametrize("changed", [{"max_digits": 0}, {"max_digits": 301}, {"most_texts": 0}])
-def test_limits_are_in_their_range(changed):
-    with pytest.raises(ValueError, match=next(iter(changed))):
-        Limits(**changed)
 
 
 def test_questions_that_begin_their_answers_in_other_ways_are_read_together():
