@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.errors import UserError
-from ntloss import NumberVocabulary
+from ntloss.numbers import inspect_tokenizer
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
 
@@ -20,7 +20,7 @@ def test_the_shipped_tokenizer_follows_t5s_conventions():
     tokenizer = character_tokenizer()
     assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [0, 1, 2]
     assert tokenizer("4 é")["input_ids"][-2:] == [2, 1]
-    assert NumberVocabulary.from_tokenizer(tokenizer).coverage(TEXTS) == 1
+    assert inspect_tokenizer(tokenizer, TEXTS).coverage["digits"] == 1
 
 
 def test_a_saved_tokenizer_still_splits_digits_when_transformers_loads_it(tmp_path):
