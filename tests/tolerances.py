@@ -128,10 +128,8 @@ def assert_close(actual, expected, tolerance=TWO_PATHS, what="", *, scale=0.0):
             )
         got, wanted = as_float64(actual), as_float64(expected)
         assert got.shape == wanted.shape, f"{what}: {got.shape}, expected {wanted.shape}"
-        finite, allowed = (
-            np.isfinite(wanted),
-            tolerance_of(actual, tolerance) * max(scale, largest(wanted), 1e-6),
-        )
+        finite = np.isfinite(wanted)
+        allowed = tolerance_of(actual, tolerance) * max(scale, largest(wanted), 1e-6)
         np.testing.assert_array_equal(got[~finite], wanted[~finite], err_msg=what)
         np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=allowed, err_msg=what)
 

@@ -1,12 +1,16 @@
 """Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
 
 import csv
+import multiprocessing
 import re
+import time
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from runs import compare, logged, results, written
+from processes import IMPORTED
+from runs import compare, logged, main, results, written
+from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.layout import RESULTS, STATE
@@ -57,6 +61,13 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert compare(*changed(tiny, "loss=ce,ntl_was,crps")) == 0
     assert "| T5 + CRPS |" in capsys.readouterr().out
     assert before == {name: (out / name / STATE).stat().st_mtime_ns for name in NAMES}
+    # A regression head is another sweep into the same folder.
+    head = ["model_args=vanilla_t5_regression_head", "model_args.number_format=padded", "loss=ce"]
+    assert compare(*changed(tiny, *head, "evaluation.read=[greedy,median]")) == 0
+    printed = capsys.readouterr().out
+    assert "| T5 regression head |" in printed
+    assert "| T5 + CRPS |" in printed
+    assert len(finished(out)) == 4
 
 
 @pytest.mark.parametrize(
@@ -83,11 +94,18 @@ def test_a_study_may_have_keys_of_its_own_that_others_read(settings, tiny, out):
     assert len(finished(out)) == 1
 
 
-def test_a_sweep_with_a_wrong_contrast_is_refused_before_its_first_run(tiny, out, capsys):
-    for wrong, named in (("contrasts=[{off: ce, minus: head}]", "off"), ("margin=wide", "margin")):
-        assert compare(*changed(tiny, wrong)) == 2
-        assert named in capsys.readouterr().err
-        assert finished(out) == []
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("contrasts=[{off: ce, minus: head}]", "off"),
+        ("contrasts=[{of: ce, minus: head, metric: maee}]", "maee"),
+        ("margin=wide", "margin"),
+    ],
+)
+def test_a_sweep_with_a_wrong_contrast_is_refused_before_its_first_run(wrong, named, tiny, out, capsys):
+    assert compare(*changed(tiny, wrong)) == 2
+    assert named in capsys.readouterr().err
+    assert finished(out) == []
 
 
 @pytest.mark.slow
@@ -183,6 +201,39 @@ def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, 
     assert (out / "report/table.md").exists()
 
 
+@pytest.mark.slow
+def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
+    write_more(
+        tiny,
+        "training_args: {max_steps: 40, eval_steps: 20, save_steps: 5, gradient_accumulation_steps: 2}",
+    )
+    first, second = (out / name for name in NAMES)
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    process = multiprocessing.get_context("forkserver").Process(target=compare, args=tiny)
+    process.start()
+    deadline = time.monotonic() + 240
+    while not [*second.glob(f"checkpoint-*/{STATE}")] and time.monotonic() < deadline:
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+    assert (first / STATE).exists()
+    assert not (second / STATE).exists()
+    # What remains if the run is killed while saving.
+    (second / "checkpoint-99").mkdir(exist_ok=True)
+    (second / "checkpoint-99/model.safetensors").write_bytes(b"half")
+    stamp = (first / STATE).stat().st_mtime_ns
+    assert compare(*tiny) == 0
+    assert (first / STATE).stat().st_mtime_ns == stamp
+    assert compare(*changed(tiny, f"training_args.output_dir={tmp_path}/undisturbed")) == 0
+    for run in (first, second):
+        whole = tmp_path / "undisturbed" / run.name
+        assert_close(results(run), results(whole), TRAINED_BY_ADAM)
+        assert_close(logged(run, "eval_loss"), logged(whole, "eval_loss"), TRAINED_BY_ADAM)
+        one, other = (load_file(folder / "model.safetensors") for folder in (whole, run))
+        assert_close(other, one, TRAINED_BY_ADAM)
+
+
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
     write_more(
         tiny,
@@ -203,6 +254,9 @@ margin: 1.0e+9
     with (tmp_path / "out/report/contrasts.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["of"], row["seeds"]) for row in rows] == [("ntl_was", "2"), ("ce, median", "2")]
+    own = ["--study", tiny[0], "--output", str(tmp_path / "again")]
+    assert main(["report", str(tmp_path / "out"), *own]) == 0
+    assert (tmp_path / "again/contrasts.csv").exists()
 
 
 def test_all_losses_of_one_seed_see_the_same_weights_and_batches(tiny, monkeypatch):

@@ -193,19 +193,23 @@ class LabelReader(NamedTuple):
                 valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
             if not valid.all():
                 raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
-        for name, reader in (("sigma", "number_sigma"), ("soft", "target_probs")):
-            if getattr(record, name) is not None and self.reads and reader not in self.reads:
+        for name, read, like in (
+            ("sigma", "number_sigma", "HLGauss"),
+            ("soft", "target_probs", "crps or gaussian_smoothing"),
+        ):
+            if getattr(record, name) is not None and self.reads and read not in self.reads:
                 raise ValueError(
                     f"{name} is given, but the criterion reads {', '.join(self.reads)}: expected one that "
-                    f"reads {reader}"
+                    f"reads {read}, such as {like}"
                 )
         if soft is None:
             return
-        ids, weights = soft if isinstance(soft, SoftTargets) else (soft, None)
-        if weights is None or ids.dtype not in INTEGERS or not weights.is_floating_point():
+        if not isinstance(soft, SoftTargets):
+            raise TypeError(f"soft: expected SoftTargets(token_ids, weights), given {type(soft).__name__}")
+        ids, weights = soft
+        if ids.dtype not in INTEGERS or not weights.is_floating_point():
             raise TypeError(
-                "soft: expected SoftTargets of ids, torch.int64, and floating weights, given "
-                f"{type(soft).__name__}{'' if weights is None else f' of {ids.dtype} and {weights.dtype}'}"
+                f"soft: expected ids, torch.int64, and floating weights, given {ids.dtype}, {weights.dtype}"
             )
         if not (ids.shape == weights.shape == (*shape, *ids.shape[-1:])):
             raise ValueError(

@@ -67,7 +67,10 @@ class NumberFormat:
 
     def __post_init__(self) -> None:
         for name in ("digits", "decimals"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
+            try:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
+            except TypeError as error:
+                raise TypeError(f"{name}={getattr(self, name)!r}: expected an int") from error
         if self.plus not in PLUS:
             raise ValueError(f"plus={self.plus!r}: expected one of {PLUS}")
         if self.digits < 1 or self.decimals < 0:

@@ -73,8 +73,8 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         The findings.
 
     Raises:
-        TypeError: `tokenizer` is not a tokenizer.
-        ValueError: none of its tokens is a number, or the texts are empty, no texts, or cannot be encoded.
+        TypeError: `tokenizer` is not a tokenizer, or the texts are not texts.
+        ValueError: none of its tokens is a number, or the texts are empty or cannot be encoded.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -86,8 +86,10 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         Numbers are written digit by digit. Train with HLGauss.for_answers(answers); crps and ntl_was work.
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
-    if not any(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError(f"texts={texts!r:.100}: expected a text like the model's training data, or several")
+    if odd := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"texts: expected a text, or a list of texts, given {odd[0]!r:.100}")
+    if not any(text.strip() for text in texts):
+        raise ValueError("texts: all are empty; expected a text like the model's training data, or several")
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     known, numbers = vocabulary._texts, vocabulary.tokens
     sets = {"digits": [token for token in numbers if token.is_digit], "numbers": numbers}

@@ -115,10 +115,7 @@ class NumberVocabulary:
 
     def __post_init__(self) -> None:
         check_thousands(self.thousands)
-        if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
-            raise TypeError(
-                f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
-            )
+        _check_size(self.vocab_size)
         if not self.tokens:
             raise ValueError(
                 f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
@@ -284,7 +281,8 @@ class NumberVocabulary:
             The vocabulary.
 
         Raises:
-            TypeError: a token id or `vocab_size` is not an int, or a value is neither a number nor a text.
+            TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
+                neither a number nor a text.
             ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, a value
                 is not finite, or `thousands` is no separator.
 
@@ -294,6 +292,8 @@ class NumberVocabulary:
             >>> NumberVocabulary.from_mapping({400 + i: i for i in range(1000)}, vocab_size=1500)
             NumberVocabulary(1,000 value tokens of 1,500, values 0 to 999)
         """
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"expected a mapping {{token_id: value or text}}, given {type(mapping).__name__}")
         texts: dict[int, str] = {}
         found: list[NumberToken] = []
         for token_id, given in mapping.items():
@@ -384,11 +384,17 @@ def texts_within(tokenizer: Any, vocab_size: int | None) -> TokenTexts:
     texts = texts_of_tokenizer(tokenizer)
     if vocab_size is None:
         return texts
+    _check_size(vocab_size)
     known = texts.within(vocab_size)
     missing = {*DIGITS, POINT, "-"} - {text.removeprefix(" ") for text in known.decoded.values()}
     if needed := [i for i, text in texts.decoded.items() if text.removeprefix(" ") in missing]:
         raise _outside(max(needed), vocab_size)
     return known
+
+
+def _check_size(vocab_size: Any) -> None:
+    if not isinstance(vocab_size, int) or isinstance(vocab_size, bool):
+        raise TypeError(f"vocab_size: expected an int, the width of the model's logits, given {vocab_size!r}")
 
 
 def _outside(token_id: int, vocab_size: int) -> ValueError:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -52,11 +54,12 @@ class Options:
     def __init__(self, vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> None:
         if reader.thousands is None:
             reader = reader._replace(thousands=vocabulary.thousands)
-        self.vocabulary, self.reader = vocabulary, reader
-        self.tables = functools.lru_cache(maxsize=8)(lambda format: format.tables(vocabulary, device))
+        self.reader, self.pieces = reader, vocabulary.pieces
+        known = weakref.proxy(vocabulary)  # which keeps these options
+        self.tables = functools.lru_cache(maxsize=8)(lambda format: format.tables(known, device))
         self.read = functools.lru_cache(maxsize=2**15)(reader.read)
         self.after = functools.lru_cache(maxsize=2**15)(self._after)
-        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: (_place(piece[1]), piece[0]))
+        pieces = sorted(self.pieces.items(), key=lambda piece: (_place(piece[1]), piece[0]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
         self.digits = torch.tensor([count_digits(text) for text in self.texts], device=device)
@@ -117,10 +120,17 @@ def _options_after(state: str, options: tuple[str, ...], reader: NumberReader) -
     return matter, kept
 
 
-@functools.lru_cache(maxsize=16)
+_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[NumberReader, torch.device], Options]] = (
+    WeakKeyDictionary()
+)
+
+
 def options_of(vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> Options:
-    """Return the options of a vocabulary, made once on each device."""
-    return Options(vocabulary, reader, device)
+    """Return the options of a vocabulary, made once on each device, and kept as long as the vocabulary."""
+    made = _of_vocabulary.setdefault(vocabulary, {})
+    if (reader, device) not in made:
+        made[reader, device] = Options(vocabulary, reader, device)
+    return made[reader, device]
 
 
 def _place(piece: str) -> tuple[int, float]:

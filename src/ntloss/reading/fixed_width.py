@@ -163,8 +163,7 @@ def _begin(
     rows = torch.arange(len(owners), device=owners.device)
     zeros = torch.zeros(len(owners), dtype=torch.float64, device=owners.device)
     written = _Spellings(rows, zeros, zeros, [(row, ()) for row in owners.tolist()])
-    pieces = options.vocabulary.pieces
-    spaces = [i for i, text in pieces.items() if text == " "] if format.signed else []
+    spaces = [i for i, text in options.pieces.items() if text == " "] if format.signed else []
     asked = torch.cat([entries.token_ids, entries.token_ids.new_tensor(spaces)])
     following = root.next_tokens([(row, ()) for row in range(len(root))], asked)
     tokens, after = following[:, : len(entries.token_ids)], following[:, len(entries.token_ids) :]

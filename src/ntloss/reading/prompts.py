@@ -7,6 +7,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -95,36 +96,28 @@ class Question:
             raise ValueError("system: the messages have a system's turn already. Omit one of the two.")
 
     @property
-    def turns(self) -> list[dict[str, Any]]:
-        """The conversation, with the content of each turn in parts; None of a turn that calls a tool."""
-        shown = [{"type": "image", "image": image} for image in self.seen] if self.messages is None else []
-        asked: Turns = self.messages or [{"role": "user", "content": [*shown, self.prompt]}]
-        if self.system is not None:
-            asked = [{"role": "system", "content": self.system}, *asked]
-        found = [{**turn, "content": turn.get("content")} for turn in asked]
-        for turn in found:
-            if (content := turn["content"]) is not None:
-                parts = [content] if isinstance(content, str) else content
-                turn["content"] = [
-                    {"type": "text", "text": part} if isinstance(part, str) else part for part in parts
-                ]
-        return found
-
-    @property
     def seen(self) -> list[Any]:
         """The images of the prompt, or of the messages."""
-        if self.images is None:
-            parts = (part for turn in self.messages or () for part in turn.get("content") or ())
-            found = (part.get("image") for part in parts if not isinstance(part, str))
-            return [image for image in found if image is not None]
-        is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
-        return [*self.images] if is_list else [self.images]
+        if self.images is not None:
+            is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
+            return [*self.images] if is_list else [self.images]
+        contents = (turn.get("content") for turn in self.messages or ())  # none of a turn that calls a tool
+        parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
+        return [
+            part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None
+        ]
 
     def written_for(self, source: Any, processor: Any) -> Prompt:
         """Return what a model reads, with a tokenizer or a processor."""
-        images, prefill = tuple(self.seen), self.prefill
+        images, prefill, content = tuple(self.seen), self.prefill, cast(Any, self.prompt)
+        if self.images is not None:
+            shown = [{"type": "image", "image": image} for image in images]
+            content = [*shown, {"type": "text", "text": self.prompt}]
+        chat = [*(self.messages or [{"role": "user", "content": content}])]
+        if self.system is not None:
+            chat = [{"role": "system", "content": self.system}, *chat]
         if source.is_chat:
-            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(self.turns, images)))
+            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(chat, images)))
         if images and (
             tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or source.has_decoder
         ):
@@ -136,7 +129,7 @@ class Question:
         parts = (processor, tokenizer_of(processor))
         writer = next((part for part in parts if getattr(part, "chat_template", None) is not None), None)
         if self.template is not None and writer is not None and not source.has_decoder:
-            return self._in_template(writer)._replace(images=images)
+            return self._in_template(writer, chat)._replace(images=images)
         if self.prompt is None or self.system is not None or self.template_options:
             raise ValueError(
                 "system, messages and template_options need a tokenizer with a chat template: pass the "
@@ -147,27 +140,26 @@ class Question:
         text = self.prompt + ("\n" if prefill and not self.prompt[-1].isspace() else "") + prefill
         return Prompt(text, True, prefill, images=images)
 
-    def _in_template(self, writer: Any) -> Prompt:
-        """Write the conversation with the assistant's turn left open after the prefill."""
-        options, prefill, turns = {**(self.template_options or {})}, self.prefill, self.turns
+    def _in_template(self, writer: Any, chat: list[Mapping[str, Any]]) -> Prompt:
+        """Write a conversation with the assistant's turn left open after the prefill."""
+        options, prefill = {**(self.template_options or {})}, self.prefill
         if self.template != AUTO:
             options["chat_template"] = self.template
-        if turns[-1]["role"] == "assistant" and not turns[-1].get("tool_calls"):
-            begun = _in_text(turns.pop())["content"] or ""
+        in_turns = _in_texts if tokenizer_of(writer) is writer else _in_parts
+        if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
+            *chat, last = chat
+            begun = _in_texts([last])[0].get("content") or ""
             if not isinstance(begun, str):
                 raise TypeError(
                     f"messages: expected the assistant's last turn to be a text, given {begun!r:.80}"
                 )
             prefill = begun + prefill
         words = prefill.rstrip()
-        if words:
-            turns.append({"role": "assistant", "content": [{"type": "text", "text": words}]})
-        if tokenizer_of(writer) is writer:
-            turns = [_in_text(turn) for turn in turns]
         if not words:
             options = {"add_generation_prompt": True, **options}
-            text = writer.apply_chat_template(turns, tokenize=False, **options)
+            text = writer.apply_chat_template(in_turns(chat), tokenize=False, **options)
             return Prompt(text + prefill, False, prefill)
+        turns = in_turns([*chat, {"role": "assistant", "content": words}])
         from jinja2 import TemplateError  # transformers needs it for templates
 
         try:
@@ -264,28 +256,40 @@ def tokenizer_of(given: Any) -> Any:
     return given.tokenizer if is_processor else given
 
 
-def _in_text(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn whose content is a text, a line for each part, which templates of tokenizers expect.
+def _in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are lists of parts, which templates of processors expect."""
+    return [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+        if isinstance(turn.get("content"), str)
+        else {**turn}
+        for turn in chat
+    ]
 
-    Parts stay if one is no text.
-    """
-    texts = [part.get("text") for part in turn["content"] or ()]
-    is_text = turn["content"] is not None and all(isinstance(text, str) for text in texts)
-    return {**turn, "content": "\n".join(texts) if is_text else turn["content"]}
+
+def _in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
+    found = [{**turn} for turn in chat]
+    for turn in found:  # one that calls a tool may have no content
+        if isinstance(content := turn.get("content"), list | tuple):
+            texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            if all(isinstance(each, str) for each in texts):
+                turn["content"] = "\n".join(texts)
+    return found
 
 
-def _as_messages(turns: Turns, images: Sequence[Any]) -> list[dict[str, Any]]:
+def _as_messages(chat: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> list[dict[str, Any]]:
     """Return a conversation as OpenAI's chat API takes it, with images as addresses or as data."""
-    sent, rest = [_in_text(turn) for turn in turns], iter(images)
-    for turn in sent:
-        if isinstance(turn["content"], list):
-            turn["content"] = [
-                {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
-                if part.get("type") == "image"
-                else part
-                for part in turn["content"]
-            ]
-    return sent
+    rest = iter(images)
+
+    def part_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if part.get("type") != "image":
+            return part
+        return {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
+
+    def content(given: Any) -> Any:
+        return [part_of(part) for part in given] if isinstance(given, list | tuple) else given
+
+    return [{**turn, "content": content(turn.get("content"))} for turn in chat]
 
 
 def as_url(image: Any) -> str:
@@ -377,8 +381,6 @@ def read_each(
     run at once. A progress bar is shown after two seconds. An error, such as of a server that dies, has as
     `results` what was read before, None for the other prompts.
     """
-    from tqdm.auto import tqdm  # transformers needs it, too
-
     kinds = [  # of encoder-decoders, all answers of a batch begin alike
         (key, p.text if p.asked else "", p.special, bool(p.images))
         for key, p in zip(keys or [None] * len(prompts), prompts, strict=True)
@@ -394,9 +396,14 @@ def read_each(
                 batches.append(batch := [])
             batch.append(i)
     found: list[T | None] = [None] * len(prompts)
-    with tqdm(
-        total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
-    ) as bar:
+    bar: Any = nullcontext()
+    with suppress(ImportError):
+        from tqdm.auto import tqdm
+
+        bar = tqdm(
+            total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
+        )
+    with bar:
         for index in batches:
             some, after = [prompts[i] for i in index], [endings[i] for i in index]
             try:
@@ -406,7 +413,8 @@ def read_each(
                 raise
             for i, reading in zip(index, readings, strict=True):
                 found[i] = reading
-            bar.update(len(index))
+            if hasattr(bar, "update"):
+                bar.update(len(index))
     return cast(list[T], found)
 
 

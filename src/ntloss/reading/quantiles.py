@@ -71,10 +71,10 @@ def number_quantiles(
         The quantiles.
 
     Raises:
-        TypeError: inputs of another kind, a model that returns no cache, or a cache of other prompts.
+        TypeError: inputs of another kind, a model that returns no cache, or a cache that is not of attention.
         ValueError: an option is out of range, levels outside (0, 1), prompts padded on the right, tokens of
             an image without the image, a width or a range that the vocabulary cannot write, logits of another
-            width than the vocabulary, or a model in training mode.
+            width than the vocabulary, a cache of other prompts, or a model in training mode.
 
     Warns:
         UnlikelyNumberWarning: a number starts with a probability below 0.1; with one above 0.1 it has another

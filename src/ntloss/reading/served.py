@@ -123,7 +123,7 @@ FORMS = {
     "vllm": Form("vLLM", "vllm", _COMPLETIONS, _ask_vllm, _read_vllm, 128, 0, _OF_VLLM),
     "sglang": Form("SGLang", "sglang", "/generate", _ask_sglang, _read_sglang, 10**6, 0, _OF_SGLANG),
     "llama.cpp": Form(
-        *("llama.cpp", "llamacpp", "/completion", _ask_llama_cpp, _read_llama_cpp, 0, 10_000, _OF_LLAMA_CPP)
+        "llama.cpp", "llamacpp", "/completion", _ask_llama_cpp, _read_llama_cpp, 0, 10_000, _OF_LLAMA_CPP
     ),
     "openai": Form("the OpenAI-compatible server", "", _COMPLETIONS, _ask_openai, _read_openai, 0, 20, None),
 }

@@ -158,13 +158,16 @@ class TorchModel(Source):
             }
         past, seen = self.past, 0
         if past is not None:
-            is_right = not self.has_decoder and not further and _is_attention(past)
-            seen = past.get_seq_length() if is_right else 0
-            if not 0 < seen < tokens.shape[-1] or len(past.layers[0].keys) != len(tokens):
+            if self.has_decoder or further or not _is_attention(past):
                 raise TypeError(
-                    f"past_key_values: expected a causal model's cache, in attention layers, of the first "
-                    f"tokens of {len(tokens)} prompts without images, 1 to {tokens.shape[-1] - 1} of each; "
-                    f"given a {type(past).__name__}: omit it"
+                    "past_key_values: expected the cache of a causal model with attention layers, and no "
+                    f"images; given a {type(past).__name__}: omit it"
+                )
+            seen = past.get_seq_length()
+            if len(past.layers[0].keys) != len(tokens) or not 0 < seen < tokens.shape[-1]:
+                raise ValueError(
+                    f"past_key_values holds {seen} tokens of {len(past.layers[0].keys)} prompts: expected "
+                    f"{len(tokens)} prompts, and 1 to {tokens.shape[-1] - 1} of their tokens"
                 )
             past = _select(past, torch.arange(len(tokens)), len(tokens))
         moved = tokens.new_zeros(len(tokens), 1)

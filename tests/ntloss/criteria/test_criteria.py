@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+import oracle
 import pytest
 import torch
 from combined_cases import (
@@ -18,13 +20,16 @@ from combined_cases import (
     numbers_case,
     run,
 )
-from tolerances import TWO_PATHS, assert_close
+from tolerances import TWO_PATHS, approx, assert_close
 
 from ntloss import (
     NTLCrossEntropyLoss,
     NumberVocabulary,
+    crps,
+    del_loss,
     dist2,
     gaussian_smoothing,
+    ntl_mse,
     ntl_was,
     smmd,
     smoothed_wasserstein,
@@ -161,6 +166,72 @@ def call(criterion, probs, values, target, **options):
     return criterion(**{name: given[name] for name in reads_of(criterion)}, **options)
 
 
+SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
+SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
+
+
+def one_hot(k):
+    return np.eye(len(SPACED))[k]
+
+
+def smoothed(k):
+    return oracle.gaussian(SPACED_VALUES, k).numpy()
+
+
+def dist2_target(k):
+    return oracle.dist2_target(SPACED_VALUES, k).numpy()
+
+
+UNSURE = np.array([0.2, 0.1, 0.15, 0.25, 0.3])  # how often each value is the label: median 4, mean 3.5
+
+
+def median_of_targets():
+    cumulated = np.array([smoothed(k).cumsum() for k in range(len(SPACED))])
+    middle = []
+    for column in cumulated.T:
+        order = column.argsort()
+        middle.append(column[order][np.searchsorted(UNSURE[order].cumsum(), 0.5)])
+    return np.diff(middle, prepend=0.0)
+
+
+# what minimizes the expected loss for an uncertain label: (criterion, options, distribution)
+BAYES = {
+    "all on the median": (ntl_was, {}, one_hot(3)),
+    "anything whose mean is the mean": (ntl_mse, {}, np.array([0, 0, 0.7, 0, 0.3])),
+    "the labels' distribution": (smmd, {"squash": None}, UNSURE),
+    "the labels' distribution by CRPS": (crps, {}, UNSURE),
+    "the labels' distribution, smoothed": (
+        gaussian_smoothing,
+        {},
+        sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
+    ),
+    "the same with DIST2's targets": (
+        dist2,
+        {},
+        sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED))),
+    ),
+    "the median of the cumulated targets": (smoothed_wasserstein, {}, median_of_targets()),
+}
+
+
+def draw_distributions(generator, count):
+    logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
+    return torch.from_numpy(logits).softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("name", BAYES)
+def test_the_documented_distribution_minimizes_the_expected_loss(name):
+    criterion, options, best = BAYES[name]
+
+    def expected(p):
+        return sum(UNSURE[k] * float(call(criterion, p, SPACED, k, **options)) for k in range(len(SPACED)))
+
+    lowest = expected(best)
+    for p in draw_distributions(np.random.default_rng(0), 100):
+        for nearness in (1.0, 0.05):
+            assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
+
+
 @pytest.mark.parametrize("criterion", [gaussian_smoothing, dist2])
 def test_a_target_that_is_ruled_out_costs_infinity_as_in_cross_entropy(criterion):
     logits = torch.zeros(1, 12)
@@ -182,6 +253,28 @@ def test_an_infinite_loss_with_a_weight_of_0_counts_as_0(criterion, weight):
     assert_close(terms.loss, terms.ce)
     assert terms.ntl.isposinf()
     assert logits.grad.isfinite().all()
+
+
+def test_in_place_of_cross_entropy_a_narrow_gaussian_is_cross_entropy_of_the_labels_form():
+    forms = {n: str(n) for n in range(10)} | {10 + n: f" {n}" for n in range(10)}
+    logits, labels = torch.randn(3, 22, dtype=torch.float64), torch.tensor([4, 14, 21])
+    vocabulary = NumberVocabulary.from_mapping(forms, vocab_size=22)
+    loss = NTLCrossEntropyLoss(vocabulary, {"name": "gaussian_smoothing", "sigma": 1e-3})
+    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    assert_close(loss(logits, labels), wanted, TWO_PATHS[torch.float64])
+
+
+def test_del_loss_tends_to_zero_at_the_label_and_for_low_logits():
+    loss_fn = NTLCrossEntropyLoss(DIGITS, del_loss)
+
+    def certain(digit, level, rest):
+        logits = torch.full((1, 12), rest, dtype=torch.float64)
+        logits[0, digit] = level
+        return float(loss_fn.terms(logits, torch.tensor([4])).ntl)
+
+    assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
+    assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)
+    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # documented
 
 
 @pytest.mark.parametrize("squash", [1, 0.5, 0, -3, math.inf, math.nan])

@@ -83,6 +83,13 @@ class TestSharesOfWholeNumbers:
 
 
 class TestTargets:
+    def test_neighbours_share_a_target_over_a_carry(self):
+        first, last = targets_of(HLGauss(1.0), "39")
+        assert first[[3, 4]].tolist() == approx(
+            [mass(-99, 0.5, 0, 1), mass(0.5, 99, 0, 1)], CANCELLATION, scale=1.0
+        )
+        assert int(last.argmax()) == 9
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_a_carry_over_thirty_digits_is_as_precise(self, dtype):
         short = targets_of(HLGauss(1.0), "39", dtype=dtype)[0]

@@ -321,6 +321,28 @@ class TestCompile:
         torch._dynamo.reset()
         assert torch._dynamo.explain(step)(*given).graph_break_count <= 1
 
+    def test_plain_pytorch_gives_the_same_as_the_custom_operators(self, monkeypatch):
+        # Accelerators under torch.compile use plain PyTorch, which this test calls on the CPU.
+        case = make_case(6)
+        ids = torch.tensor(NUMBERS.token_ids)
+        for mean in (False, True):
+            for dtype in (torch.float64, torch.bfloat16):
+                wanted = Wanted(ids, mean=mean)
+                results = []
+                for plainly in (True, False):
+                    logits = case.logits(dtype).requires_grad_()
+                    flat, labels = logits.flatten(0, -2), case.labels.flatten()
+                    if plainly:
+                        read_out = read.read_plainly(flat, labels, wanted)
+                    else:
+                        read_out = read.read(flat, labels, wanted)
+                    parts = [read_out.row_max + read_out.shifted_lse, *read_out[2 : 5 if mean else 4]]
+                    sum((part.square() * 0.01).sum() for part in parts).backward()
+                    results.append([*parts, logits.grad])
+                for plain, ours in zip(*results, strict=True):
+                    assert plain.dtype == ours.dtype
+                    assert_close(ours, plain)
+
 
 class TestOperators:
     """The log-normalizer from the label's probability, or from the largest one."""

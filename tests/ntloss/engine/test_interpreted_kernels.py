@@ -112,7 +112,12 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     assert {"read", "write"} <= set(launches)
 
 
-WIDTHS = {torch.float32: 16, torch.bfloat16: 32, torch.float64: 8}  # columns at a time of two lanes
+WIDTHS = {
+    torch.float32: 16,
+    torch.bfloat16: 32,
+    torch.float16: 32,
+    torch.float64: 8,
+}  # columns at a time of two lanes
 
 
 EDGES = covering(

@@ -211,6 +211,7 @@ class TestFromMapping:
             ({-1: 4.0}, 10, ValueError, "token id -1.*vocab_size"),
             ({10: 4.0}, 10, ValueError, "token id 10.*vocab_size"),
             ({4: "."}, 10, ValueError, "no number token"),
+            (["4"], 10, TypeError, "mapping"),
             *[({0: 4.0}, size, TypeError, "vocab_size") for size in ("12", 12.5)],
             ({0: 4.0}, 0, ValueError, "vocab_size"),
             *[

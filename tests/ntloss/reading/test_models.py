@@ -142,8 +142,9 @@ def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error():
     model, inputs = make("LlamaForCausalLM"), batch_of(QUESTIONS)
     t5, past = make("T5ForConditionalGeneration"), past_of(model, inputs, 7)
     others = past_of(model, batch_of(QUESTIONS[:2]), 4)
-    for other, given in ((model, others), (model, past), (t5, past), (model, object())):
-        with pytest.raises(TypeError, match="past_key_values"):
+    wrong = [(model, others, ValueError), (model, past, ValueError), (t5, past, TypeError)]
+    for other, given, error in (*wrong, (model, object(), TypeError)):
+        with pytest.raises(error, match="past_key_values"):
             number_quantiles(other, inputs, DIGITS, format=TWO_DIGITS, past_key_values=given)
 
 

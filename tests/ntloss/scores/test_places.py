@@ -8,11 +8,12 @@ from ntloss.scores import UnlikelyNumberWarning, scores_from_samples
 
 TO_FIVE, TO_TEN, TO_100, HALVES = range(1, 6), range(1, 11), range(101), [i / 2 for i in range(2, 11)]
 SIGNED, YES_OR_NO = [-1, -0.5, 0, 0.5, 1], {"yes": 1, "no": 0, "Yes": 1, "No": 0}
-PAIR = {"A": 1, "B": 0, "C": 0.5}
+PAIR, LETTERS = {"A": 1, "B": 0, "C": 0.5}, {c: 20 - i for i, c in enumerate("ABCDEFGHIJKLMNOPQRST")}
 
 ANSWERS = [
     # Objects: the outermost name of a score, whatever texts say
     (TO_FIVE, '{"evaluation": {"relevance": {"score": 2}, "overall_score": «4»}}'),
+    (TO_FIVE, '{"reasons": ["rating 5", "score: 2"], "score": [«4»]}'),
     (TO_FIVE, '{"score": "«4» - good, a 5 would need sources"}'),
     (YES_OR_NO, '{"label": "«yes»", "score": 0.9}'),
     (SIGNED, '{"sentiment": «-0.5»}'),
@@ -28,23 +29,29 @@ ANSWERS = [
     (TO_FIVE, "overallRating → «4», 2 errors"),
     (TO_FIVE, "Score «4»\nA rating of 5 would need sources."),
     (TO_FIVE, "Score 1: bad\nScore 5: perfect\n\nScore: «4»"),
+    (TO_FIVE, "The answer is \\boxed{3}, the reference \\boxed{5}.\nScore: «1»"),
     (TO_FIVE, "Score (final): «4»\n3 errors"),
     (TO_FIVE, "Rating [stars]: «4»"),
+    (TO_TEN, "Score: «10»/10"),
     (TO_100, "Score: «85»%\nErrors: 3"),
     (HALVES, "Score: «4.5»\n3 errors"),
     (SIGNED, "Score: «-1»\n0 errors"),
+    (LETTERS, "Grade: «B»\nA is for sources"),
     (TO_FIVE, "Оценка: «4» из 5. Есть 3 ошибки"),
     (TO_FIVE, "最终评分：**«4»**分\n共有3处错误"),
     (TO_FIVE, "점수: «4»점\n3개의 오류"),
     (TO_FIVE, '{"Score (1-10)": 4}'),
     (TO_FIVE, "Score (expected): 4"),
     (TO_FIVE, "Score: between 3 and 4"),
+    (TO_FIVE, "Score: 3–4"),
     (TO_FIVE, "Score: ?\n\n3"),
+    (YES_OR_NO, "Verdict: unclear\nno errors"),
     (TO_FIVE, "Rating: ★★★★☆ («4»/5)"),
     # Nearly nothing else
     (TO_FIVE, "$$\\boxed{«4»}$$ with 3 errors"),
     (TO_FIVE, "«4» because of 3 flaws"),
     (TO_100, "«85»%"),
+    (TO_FIVE, "3 facts are missing"),
     (TO_FIVE, "2024-05-03"),
     (TO_TEN, "12:30"),
     (YES_OR_NO, "I do not know whether yes or no."),
@@ -55,6 +62,7 @@ ANSWERS = [
     (TO_FIVE, "<|START_THINKING|>Score: 3<|END_THINKING|>Score: «4»"),
     (TO_FIVE, "◁think▷rating 3◁/think▷Score: «4»"),
     # Outside of what is promised
+    (TO_FIVE, "3/10"),
     (TO_TEN, "8 points of 10"),
     (TO_FIVE, "That's a 4 for me."),
 ]

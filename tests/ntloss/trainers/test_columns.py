@@ -10,8 +10,16 @@ import torch.nn.functional as F
 import trainer_cases as cases
 from processes import results_of
 from tolerances import TRAINED, approx, assert_close
-from trainer_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, number_aware_trainer, train_with
-from trainer_cases import assert_same_training as assert_same
+from trainer_cases import (
+    DIGITS,
+    LENGTH,
+    MODELS,
+    ROWS,
+    STEPS,
+    assert_same_training,
+    number_aware_trainer,
+    train_with,
+)
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Trainer, default_data_collator
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
@@ -91,7 +99,7 @@ def test_a_trainer_trains_the_weights_of_a_plain_loop(name, accumulate, way, col
     loss = {"criterion": criterion}
     trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=accumulate)
     trainer.train_dataset = datasets.Dataset.from_list([*map(as_lists, weighted_rows(column))])
-    assert_same(train_with(trainer), train_plainly(name, column, criterion))
+    assert_same_training(train_with(trainer), train_plainly(name, column, criterion))
 
 
 class _Naming(Trainer):
@@ -108,7 +116,7 @@ def test_columns_need_not_be_named_in_a_compute_loss_of_ones_own(column, tmp_pat
     loss = {"criterion": CRITERIA.get(column, "ntl_was")}
     trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, cls=_Naming)
     trainer.train_dataset = weighted_rows(column)
-    assert_same(train_with(trainer), train_plainly("llama", column))
+    assert_same_training(train_with(trainer), train_plainly("llama", column))
     if column == "number_sigma":
         widths = [
             part.rpartition("± ")[2] for part in trainer.state.log_history[0]["first_numbers"].split(", ")
@@ -188,7 +196,7 @@ def on_two(_rank, folder, column):
 @EITHER_COLUMN
 def test_two_processes_train_the_weights_of_a_plain_loop(column, tmp_path):
     for trained in results_of(on_two, (tmp_path, column), tmp_path):
-        assert_same(trained, train_plainly("llama", column))
+        assert_same_training(trained, train_plainly("llama", column))
 
 
 @EITHER_COLUMN

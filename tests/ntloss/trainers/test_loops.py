@@ -13,11 +13,8 @@ MICRO_BATCHES = 4
 
 def test_lightning_trains_the_weights_of_one_batch(tmp_path):
     lightning = pytest.importorskip("lightning")
-    loss_fn, rows, size = (
-        NTLCrossEntropyLoss(cases.DIGITS, shift=True),
-        cases.samples(),
-        ROWS // MICRO_BATCHES,
-    )
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
+    rows, size = cases.samples(), ROWS // MICRO_BATCHES
     batches = [cases.stack(rows[start : start + size]) for start in range(0, ROWS * STEPS, size)]
     model = cases.llama()
     items = [cases.count_items(batch["labels"], model) for batch in batches]

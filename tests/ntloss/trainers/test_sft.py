@@ -6,6 +6,7 @@ import pytest
 import tiny_tokenizers
 import torch
 import trainer_cases as cases
+from processes import results_of
 from tolerances import ONE_COMPUTATION, TRAINED, approx, assert_close
 from transformers import PrinterCallback
 
@@ -97,6 +98,22 @@ def test_a_routers_loss_is_added_once(accumulate, tmp_path):
 def test_micro_batches_train_the_same_weights(tmp_path):
     one, four = (number_aware_sft(tmp_path, **cases.split(accumulate)) for accumulate in (1, 4))
     assert_same_training(trained(one), trained(four))
+
+
+# In the second half of each batch, which is the second rank's, completions have no numbers.
+UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enumerate(COMPLETIONS)]
+
+
+def on_two(_rank, folder):
+    """Train in each of two processes."""
+    split = {"per_device_train_batch_size": 4, "ddp_backend": "gloo"}
+    return trained(number_aware_sft(folder, rows=UNEVEN, **split))
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_same_weights(tmp_path):
+    of_two = results_of(on_two, (tmp_path,), tmp_path)
+    assert_same_training(of_two[0], trained(number_aware_sft(tmp_path, rows=UNEVEN)))
 
 
 def test_packed_sequences_are_separated(tmp_path):

@@ -12,8 +12,7 @@ from graphs import functions_entered
 from processes import results_of
 from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
-from trainer_cases import MODELS, ROWS, STEPS, number_aware_trainer, train_with
-from trainer_cases import assert_same_training as assert_same
+from trainer_cases import MODELS, ROWS, STEPS, assert_same_training, number_aware_trainer, train_with
 from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -56,7 +55,7 @@ def test_a_falling_width_follows_the_steps_of_training(name, way, tmp_path):
     loss = {"criterion": HLGauss((2.0, 0.2))}
     trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=2, max_steps=6)
     trainer.train_dataset = cases.samples(6 * ROWS)
-    assert_same(train_with(trainer), expected)
+    assert_same_training(train_with(trainer), expected)
     trainer.evaluate(cases.samples())
     assert float(loss["criterion"].sigma) == approx(0.2)
 
@@ -82,7 +81,7 @@ def test_a_models_loss_function_trains_as_the_one_line(accumulate, tmp_path):
     trainer.add_callback(_Anneal(loss_fn))
     given = {"criterion": HLGauss((2.0, 0.2))}
     expected = number_aware_trainer(cases.llama(), tmp_path, loss=given, accumulate=accumulate)
-    assert_same(train_with(trainer), train_with(expected))
+    assert_same_training(train_with(trainer), train_with(expected))
 
 
 class _NoCounts(LlamaForCausalLM):
@@ -141,7 +140,7 @@ def test_a_second_call_replaces_the_first(one, tmp_path):
     callbacks = list(trainer.callback_handler.callbacks)
     make_number_aware(trainer, vocabulary=cases.DIGITS)
     assert trainer.callback_handler.callbacks == callbacks
-    assert_same(train_with(trainer), one["llama"])
+    assert_same_training(train_with(trainer), one["llama"])
 
 
 def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path):
@@ -192,7 +191,7 @@ class _InAnotherOrder(_Simple):
 @pytest.mark.parametrize("kind", [_Simple, _Averaged, _Adding, _WithKeywords, _InAnotherOrder])
 def test_a_compute_loss_of_a_subclass_is_called_with_the_number_aware_loss(kind, one, tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=4)
-    assert_same(train_with(trainer), one["llama"])
+    assert_same_training(train_with(trainer), one["llama"])
     assert kind is not _Adding or trainer.calls == 4 * STEPS
 
 
@@ -221,7 +220,9 @@ def test_mixed_precision_training_is_close(way, one, tmp_path):
 def test_a_compiled_model_trains_the_same_weights(way, one, tmp_path):
     torch.compiler.reset()
     options = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
-    assert_same(train_with(number_aware_trainer(cases.llama(), tmp_path, way, **options)), one["llama"])
+    assert_same_training(
+        train_with(number_aware_trainer(cases.llama(), tmp_path, way, **options)), one["llama"]
+    )
 
 
 def test_each_training_of_a_trainer_with_model_init_looks_at_its_first_labels(one, tmp_path):
@@ -230,7 +231,7 @@ def test_each_training_of_a_trainer_with_model_init_looks_at_its_first_labels(on
 
     trainer = number_aware_trainer(None, tmp_path, cls=make, accumulate=2)
     for _ in range(2):  # as in a search for hyperparameters
-        assert_same(train_with(trainer), one["llama"])
+        assert_same_training(train_with(trainer), one["llama"])
         assert sum("number_share" in entry for entry in trainer.state.log_history) == 1
 
 
@@ -246,7 +247,7 @@ def test_the_weight_may_be_assigned_at_each_step(tmp_path):
     expected = cases.train_plainly(
         "llama", before_step=lambda loss_fn, step: setattr(loss_fn, "weight", step / 2)
     )
-    assert_same(train_with(trainer), expected)
+    assert_same_training(train_with(trainer), expected)
 
 
 @EITHER_WAY
@@ -519,7 +520,7 @@ def test_a_training_step_without_compute_loss_is_an_error(one, tmp_path):
         trainer.train()
     trainer.model.load_state_dict(cases.llama().state_dict())
     trainer.calls = True
-    assert_same(train_with(trainer), one["llama"])
+    assert_same_training(train_with(trainer), one["llama"])
 
 
 @EITHER_WAY
@@ -532,7 +533,9 @@ def test_the_loss_is_the_first_output(returns_dict, name, way, one, tmp_path):
             outputs = model(**inputs, **given, num_items_in_batch=num_items_in_batch)
             return (outputs[0], outputs) if return_outputs else outputs[0]
 
-    assert_same(train_with(number_aware_trainer(MODELS[name](), tmp_path, way, cls=First)), one[name])
+    assert_same_training(
+        train_with(number_aware_trainer(MODELS[name](), tmp_path, way, cls=First)), one[name]
+    )
 
 
 def test_a_loss_function_that_is_assigned_afterwards_is_an_error(tmp_path):
