@@ -483,13 +483,15 @@ def choose_folder(kind: str, _root_: DictConfig) -> str:
         own = str(model.model_name_or_path)
         default = Path(own) if read_trained(own) else Path("outputs/evaluations", Path(own).name)
         return str(Path(training.output_dir or default, _root_.evaluation.name).expanduser())
-    written = None if model.number_format == "plain" else str(model.number_format)
-    loss = choose_loss(*map(OmegaConf.to_object, (_root_.loss, model)))  # type: ignore[arg-type]
-    choice = _root_.hydra.runtime.choices.loss
-    named = loss.criterion or ("" if choice == OF_MODEL else choice)
-    noise = None if loss.label_noise is None else "label_noise"
-    parts = (model.name, written, re.sub(r"[^\w.-]+", "-", named), noise, training.special_name)
-    name = "sweep" if kind == "sweep" else "_".join(filter(None, parts))
+    name = "sweep"
+    if kind == "run":  # in a sweep, settings that depend on the choice of the loss are not known yet
+        written = None if model.number_format == "plain" else str(model.number_format)
+        loss = choose_loss(*map(OmegaConf.to_object, (_root_.loss, model)))  # type: ignore[arg-type]
+        choice = _root_.hydra.runtime.choices.loss
+        named = loss.criterion or ("" if choice == OF_MODEL else choice)
+        noise = None if loss.label_noise is None else "label_noise"
+        parts = (model.name, written, re.sub(r"[^\w.-]+", "-", named), noise, training.special_name)
+        name = "_".join(filter(None, parts))
     default = Path("outputs", _root_.dataset_args.dataset_name, training.trial or "", name)
     return str(Path(training.output_dir or default).expanduser())
 

@@ -71,7 +71,7 @@ def test_answers_are_padded_to_the_smallest_common_format(answers, written):
             for text in ("", "a dog", "2 + 3 = 5\n#### 5", "1,000", "1e3", "٣", "1 2", ".", None)
         ],
         (lambda: NumberFormat(0), ValueError, "digits"),
-        (lambda: NumberFormat(digits="2"), TypeError, "str"),
+        (lambda: NumberFormat(digits="2"), TypeError, "digits"),
         (lambda: NumberFormat(1, plus="none"), ValueError, "plus"),
         *[
             (lambda t=t: NumberFormat(3).read(t), ValueError, "format")

@@ -453,9 +453,12 @@ class TestInspection:
             assert noted in str(inspect_tokenizer(tokenizer, text))
         assert not inspect_tokenizer(tokenizer, "4 5").notes
 
-    @pytest.mark.parametrize("given_texts", [b"12", " \n", [], ["", " "]])
-    def test_what_is_no_text_or_empty_is_an_error(self, given_texts):
-        with pytest.raises(ValueError, match="texts"):
+    @pytest.mark.parametrize(
+        ("given_texts", "error"),
+        [(b"12", TypeError), (["12", None], TypeError), *[(e, ValueError) for e in (" \n", [], ["", " "])]],
+    )
+    def test_what_is_no_text_or_empty_is_an_error(self, given_texts, error):
+        with pytest.raises(error, match="texts"):
             inspect_tokenizer(tiny_tokenizers.llama_like(), given_texts)
 
     def test_a_text_that_the_tokenizer_cannot_encode_is_an_error(self):
