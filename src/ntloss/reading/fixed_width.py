@@ -64,7 +64,7 @@ class Walked(NamedTuple):
     starts: Tensor  # `[prompts]`, the probability that a number of the format begins
     fits: Tensor  # `[prompts]`, the probability that one that has begun has as many digits
     continues: Tensor  # `[prompts]`, the probability that it goes on after them
-    upto: Tensor  # `[prompts * points]`, the probability of the number that is walked to and smaller ones
+    upto: Tensor  # `[prompts * points]`, that of a forced number and smaller ones; 1 without
 
 
 def walk(
@@ -109,8 +109,9 @@ def walk(
         chosen, remaining, weight, smaller = choose(
             weights, remaining, descending, None if forced is None else forced[slot]
         )
-        total = weights.sum(-1).clamp(min=1e-300)
-        below, at = below + at * smaller / total, at * weight / total
+        if forced is not None:
+            total = weights.sum(-1).clamp(min=1e-300)
+            below, at = below + at * smaller / total, at * weight / total
         dead = dead | (weight == 0)
         if kind == SIGN:
             negative = chosen == MINUS
