@@ -34,9 +34,9 @@ Encode = Callable[[list[str]], Sequence[Sequence[int]]]
 
 
 # At module level, as all encoders here, so that a vocabulary can be pickled.
-def _encode_none(texts: list[str]) -> Sequence[Sequence[int]]:
-    """Stand for the encoder of a vocabulary that has no tokenizer, which nothing calls."""
-    raise NotImplementedError
+def _cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
+    """Raise a ValueError: the encoder of a vocabulary that has no tokenizer."""
+    raise ValueError("this vocabulary has no tokenizer: make it with NumberVocabulary.from_tokenizer")
 
 
 def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
@@ -55,7 +55,7 @@ class TokenTexts:
     bare: Mapping[int, bool]  # whether the token's own string is that text, without a tokenizer's marker
     vocab_size: int  # by default the largest id plus 1
     letter_ids: tuple[int, ...] = ()  # of the tokens that begin with an ASCII letter, without a space
-    encode: Encode = _encode_none  # encodes a list of texts to rows of token ids
+    encode: Encode = _cannot_encode  # encodes a list of texts to rows of token ids
     spell: Callable[[int], bytes | None] | None = None  # what any token writes, in UTF-8
     # Pairs of kinds of characters between which the tokenizer keeps no space, see `kind_of`.
     unkept: frozenset[tuple[str, str]] = frozenset()
@@ -65,7 +65,7 @@ class TokenTexts:
         spell = self.spell
         if isinstance(spell, functools.partial):
             spell = functools.partial(_spell_if_alive, spell.func, weakref.ref(spell.args[0]))
-        return replace(self, encode=_encode_none, spell=spell)
+        return replace(self, encode=_cannot_encode, spell=spell)
 
     def within(self, vocab_size: int) -> TokenTexts:
         """Return the texts of the tokens of a vocabulary of another size."""
