@@ -28,7 +28,7 @@ CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 """Whose tuning runs choose the rate of runs of so many steps."""
 PAIRS = {"point": 600, "pendulum": 10_000, "reach": 10_000}
-"""Of each environment, but where the number of pairs is what is compared."""
+"""Recorded pairs of each environment, unless their number is what is compared."""
 TUNED = {500: RATES, 4000: RATES[:3]}
 """The rates that are tuned after so many steps."""
 TUNING = (100, 101)
