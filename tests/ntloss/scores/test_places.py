@@ -40,6 +40,7 @@ ANSWERS = [
     (LETTERS, "Grade: «B» - A needs sources"),
     (LETTERS, '{"grade": "B-"}'),
     (LETTERS, "Grade: B2"),
+    (LETTERS, "Grade: B-C"),
     ({"A": 4, "B": 3, "B+": 3.3}, "Grade: «B+»"),
     (TO_FIVE, "Оценка: «4» из 5. Есть 3 ошибки"),
     (TO_FIVE, "最终评分：**«4»**分\n共有3处错误"),
