@@ -127,7 +127,7 @@ class Column:
             singular(unit) == singular(self.unit) and (not self.plain or bool(PLAIN.fullmatch(text)))
             for text, unit in zip(texts, units, strict=True)
         ]
-        return np.where(is_read & ~self.gaps(cells), numbers, np.nan)
+        return np.where(np.array(is_read, bool) & ~self.gaps(cells), numbers, np.nan)
 
     def write(self, cells: pd.Series) -> list[str]:
         """Write cells as a question holds them: numbers alike in texts and as floats, and gaps as unknown."""

@@ -17,7 +17,7 @@ _COMMA = re.compile(r"^([+-]?\d+),(?!\d{3})(?=\d|$)")  # a decimal comma; 1,000 
 DIGIT = re.compile(r"\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2150-\u215e]")
 """What makes another number of a level that it stands directly behind: 44, 4½, 4²."""
 _GOES_ON = re.compile(rf"[.,]?{DIGIT.pattern}")
-_LETTER = re.compile(r"[^\W\d_]")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # Thai, Chinese, Japanese and Korean, where words follow each other without a space, or with a particle.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LEAST = 1e-9  # a level that is less likely is not followed further, to see whether it is another number
@@ -96,7 +96,7 @@ def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
         goes_on = bool((DIGIT if has_point else _GOES_ON).match(behind))
         is_open = behind in ("", "" if has_point else ".") and text[:end] in levels
     else:
-        goes_on = bool(_LETTER.match(behind)) and not _UNSPACED.match(text[end - 1])
+        goes_on = bool(_LETTER_OR_DIGIT.match(behind)) and not _UNSPACED.match(text[end - 1])
         is_open = not behind
     return Begun(NONE if goes_on else levels[name], longer, is_open)
 

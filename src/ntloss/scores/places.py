@@ -42,8 +42,8 @@ _CLOSING = r"""(?:[\s"'`*_~$|\])}.!\\]|</?[^<>\n]*>)*"""
 _BARE = r"\d(?!(?:[.,/]?\d)*\s?-?[^\W\d])"
 _PART = rf"""[a-z?]|[ ]?\.\.|[+-](?!\s)|[ ]?[:;~][ ]?\d|[ ]?[^\W\d]{{1,3}}[ ]?\d
     |[^\n.:;=("'<{{}}\#]{{0,40}}?{_BARE}"""
-# Behind a level that is a word, another one: A or B, A > B.
-_EITHER = r"[ ]?(?:[/<>=|]|[^\W\d]{1,3}[ ])[ ]?LEVEL"
+# Behind a level that is a word, another one: A or B, A > B, A-B, A-.
+_EITHER = r"[ ]?(?:[/<>=|]|[^\W\d]{1,3}[ ])[ ]?LEVEL|[+-](?:LEVEL|(?!\w))"
 # What a number counts, or a sentence about it: `2 flaws`, `5 would need sources`, but not `4 because`.
 _COUNTED = r"""[^\S\n]+(?=(?-i:[a-z]))
     (?!(?:out|for|because|as|on|in|since|with|given|but|so|due|overall|based|here)\b)|[^\S\n]*="""

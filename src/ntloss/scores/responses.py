@@ -112,7 +112,10 @@ def answer_of(response: Any) -> Answer:
         finish = finish or _finish_of(inside)
         if positions:
             if any(position.written is None for position in positions):
-                raise ValueError("response: it does not say which tokens were written")
+                raise ValueError(
+                    "response: it does not say which tokens were written: ask SGLang for their texts by "
+                    "return_text_in_logprobs=True, and vLLM with detokenize=True"
+                )
             return Answer(positions, finish is None or finish in _HAS_ENDED)
         if error := _error_of(inside):
             raise ValueError(f"the API answered with an error: {error}")

@@ -97,13 +97,14 @@ def test_a_level_that_begins_another_has_what_no_digit_follows(words, levels, ca
 
 
 @pytest.mark.parametrize(
-    ("answer", "level"), [("10", None), ("4.5", None), ("2024", None), ("1.5", None), ("4.0", 4)]
+    ("answer", "level"),
+    [("10", None), ("4.5", None), ("2024", None), ("1.5", None), ("4.0", 4), ("2,5", 2.5), ("2,4", None)],
 )
 def test_another_number_is_no_level_and_a_zero_after_the_point_changes_none(answer, level):
-    tokenizer = tokenizer_of([*WORDS[:-1], ".", "end"])
+    tokenizer = tokenizer_of([*WORDS[:-1], ".", ",", "end"])
     model = model_of(tokenizer)
     write_always(model, tokenizer.encode("How a?")[-1:] + tokenizer.convert_tokens_to_ids([*answer, "end"]))
-    scores = read_scores(model, tokenizer, "How a?", levels=range(1, 6))
+    scores = read_scores(model, tokenizer, "How a?", levels=[1, 2, 2.5, 3, 4, 5])
     assert (scores.none if level is None else scores.probabilities[level]) == approx(1.0)
 
 

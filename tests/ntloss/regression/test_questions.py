@@ -144,6 +144,7 @@ def test_dates_are_read_where_their_days_decide_which_part_is_the_month(dates, o
         (("2,5", "1.234,5"), ("1.500", "7,25", "7.25"), [1500, 7.25, np.nan], 1),
         (("4/5", "3/5"), ("2/5", "2/10"), [2, np.nan], 1),
         (("$1.50", "$2000"), ("$1,234.00", "€3"), [1234, np.nan], 1),
+        (("3", "4.5"), (), [], 0),
     ],
 )
 def test_new_cells_are_read_by_the_record_of_the_fitted_ones(fitted, new, numbers, misfits):

@@ -99,6 +99,7 @@ def test_a_token_without_alternatives_has_its_own_probability():
         ({"object": "error", "message": "too long"}, "too long"),
         ({"choices": [{"logprobs": {"content": [{"token": "token_id:15", "logprob": 0.0}]}}]}, "ids"),
         ({"choices": [{"delta": {"content": "4"}}]}, "stream"),
+        ({"meta_info": {"output_token_logprobs": [[-0.1, 19, None]]}}, "return_text_in_logprobs"),
         ({"choices": [{"message": {"content": "4"}, "logprobs": None}]}, "logprobs=True"),
         ({}, "logprobs=True"),
     ],
