@@ -172,7 +172,7 @@ class _Tokens:
         self, node: Node, shares: Sequence[float], others: Sequence[float]
     ) -> list[tuple[str, float, Any]]:
         (prompt, path), text = node.state, node.text.lstrip()
-        rests = [name[len(text) :] for name in self.levels if name.startswith(text.replace(",", "."))]
+        rests = [name[len(text) :] for name in self.levels if name.startswith((text, text.replace(",", ".")))]
         pieces = {rest[:n] for rest in rests for n in range(1, len(rest) + 1)}
         pieces |= {piece.replace(".", ",") for piece in pieces}
         if not path:
