@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LARGEST = sys.float_info.max  # JSON has no infinity
 
 Metrics = dict[str, float | None]
-Answer = tuple[str, list[float]]
-"""An answer's text and, if a reading needs it, its distribution: a row of each of `Distributions`' fields."""
+Answer = tuple[str, tuple[Any, ...] | None]
+"""An answer's text and, if a reading needs them, the fields of its `Distributions`."""
 
 
 class Result(NamedTuple):
@@ -141,27 +141,26 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
 
 def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
     """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
-    import torch
-
     from ntl.metrics.quantiles import SPACED, SPACED_LEVELS
 
     given = (evaluation.beams, evaluation.max_new_tokens)
     if not evaluation.quantile_readings:
-        return [(text, []) for text in built.answer(questions, *given)]
+        return [(text, None) for text in built.answer(questions, *given)]
     ends = ((1 - evaluation.interval) / 2, (1 + evaluation.interval) / 2)
     texts, read = built.read(questions, *given, (*SPACED_LEVELS, *ends, 0.5))
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
     lower, upper = read.values[:, SPACED:-1].sort(-1).values.unbind(-1)
-    columns = (lower, read.values[:, -1], upper, spaced.mean(-1), read.starts)
-    return [*zip(texts, torch.column_stack([spaced, *columns]).tolist(), strict=True)]
+    columns = (spaced, lower, read.values[:, -1], upper, spaced.mean(-1), read.starts)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [*zip(texts, rows, strict=True)]
 
 
 def _result(
     examples: Sequence[Example], answered: Sequence[Answer], data: TaskData, evaluation: Evaluation
 ) -> Result:
     from ntl.metrics import answers as scores
-    from ntl.metrics.quantiles import SPACED, Distributions, rater_crps, reading_scores
+    from ntl.metrics.quantiles import Distributions, rater_crps, reading_scores
     from ntl.metrics.registry import finite_or_none
 
     texts, answers = [text for text, _ in answered], [example.answer for example in examples]
@@ -180,8 +179,7 @@ def _result(
         metrics[name] = math.nan if value is None else float(value)
     readings = evaluation.quantile_readings
     if readings:
-        values = np.array([row for _, row in answered])
-        read = Distributions(values[:, :SPACED], *values[:, SPACED:].T)
+        read = Distributions(*map(np.array, zip(*(fields for _, fields in answered if fields), strict=True)))
         metrics |= reading_scores(read, answers, readings, evaluation.interval, data.clip)
         if rated := [i for i, example in enumerate(examples) if example.ratings]:
             metrics["rater_crps"] = rater_crps(read.spaced[rated], [examples[i].ratings for i in rated])

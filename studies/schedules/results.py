@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ntl.metrics.quantiles import SPACED, SPACED_LEVELS, crps, interval_metrics
-from ntl.report.runs import PACKED
+from ntl.report.runs import PACK_COLUMNS
 from ntloss.reading.intervals import conformal_score
 from studies.packs import merge, write
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for run in decided
             for metric, value in measures(*_read(run)).items()
         ]
-        write(pd.DataFrame(rows, columns=PACKED), given.results / "metrics.csv.xz")
+        write(pd.DataFrame(rows, columns=PACK_COLUMNS), given.results / "metrics.csv.xz")
 
 
 def validation_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -33,8 +33,8 @@ from ntl.own import is_own
 from ntl.terminal import format_setting
 
 # The columns of every pack.
-PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]
-COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
+PACK_COLUMNS = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]
+COLUMNS = [*PACK_COLUMNS, "task", "sweep", "job", "trained_on", "folder"]
 # Keys of an identity, also of that of an evaluation.
 DIGESTS = tuple(f"{of}{key}" for key in (DATA, ROWS, CODE) for of in ("", OF_ANSWERS))
 STEP = "validation, step "  # prefix of the test set of a row that was measured during training
@@ -138,7 +138,7 @@ def read_pack(path: Path) -> pd.DataFrame:
     """Read a pack, whose rows of a report are in the order of the file."""
     types: dict[str, type] = defaultdict(lambda: str, seed=int, value=float)
     table = pd.read_csv(path, dtype=types, keep_default_na=False)
-    table[PACKED]  # a KeyError names a column that is missing
+    table[PACK_COLUMNS]  # a KeyError names a column that is missing
     order = pd.factorize(table["row"])[0]
     return table.assign(task=table.get("task"), sweep=0.0, job=order, trained_on="", folder=str(path))
 
@@ -146,7 +146,7 @@ def read_pack(path: Path) -> pd.DataFrame:
 def pack(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a pack holds of a long table."""
     settings = [key for key in table if key not in COLUMNS]
-    return table.dropna(subset="value")[[*PACKED, "task", *settings]]
+    return table.dropna(subset="value")[[*PACK_COLUMNS, "task", *settings]]
 
 
 def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
