@@ -117,14 +117,14 @@ def compared(costs: pd.DataFrame) -> pd.DataFrame:
         is lower). Where a seed has several rates, their mean counts.
     """
     which = ["environment", "pairs", "steps", "reading"]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, group in costs.groupby(which):
         ratios = group.pivot_table(index="seed", columns="arm", values="log_ratio")
         baseline = ratios.filter(regex=f"^({SMOLLM2})?ce$").mean(axis="columns")
         for arm, values in ratios.items():
-            found = paired_difference(values, baseline)
-            rows.append((*key, arm, 2 ** values.max(), *found))
-    return pd.DataFrame(rows, columns=[*which, "arm", "worst", *Difference._fields])
+            shown = dict(zip(which, key, strict=True)) | {"arm": arm, "worst": 2 ** values.max()}
+            rows.append(shown | _by_seed(paired_difference(values, baseline)))
+    return pd.DataFrame(rows)
 
 
 def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -132,9 +132,20 @@ def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.Data
     rows = []
     for each in plan:
         found = paired_difference(*(_values(costs, each, each[side]) for side in ("of", "minus")))
-        rows.append({**each, **found._asdict()})
-    tested = pd.DataFrame(rows).query("pairs > 0")
+        rows.append({**each, **_by_seed(found)})
+    tested = pd.DataFrame(rows).query("seeds > 0")
     return tested.assign(p_holm=holm(tested["p"], len(plan)))
+
+
+def _by_seed(found: Difference) -> dict[str, float]:
+    """Name what is printed of a difference; its pairs are seeds here, and pairs are those of an expert."""
+    return {
+        "seeds": found.pairs,
+        "lower": found.lower,
+        "mean": found.mean,
+        "half": found.half,
+        "p": found.p,
+    }
 
 
 def _values(costs: pd.DataFrame, contrast: Mapping[str, Any], arm: str) -> pd.Series:
