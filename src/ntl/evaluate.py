@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LARGEST = sys.float_info.max  # JSON has no infinity
 
 Metrics = dict[str, float | None]
-Answer = tuple[str, tuple[Any, ...] | None]
-"""An answer's text and, if a reading needs them, the fields of its `Distributions`."""
+Answer = tuple[str, tuple[Any, ...]]
+"""An answer's text and the fields of its `Distributions`, none if no reading needs them."""
 
 
 class Result(NamedTuple):
@@ -145,7 +145,7 @@ def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> li
 
     given = (evaluation.beams, evaluation.max_new_tokens)
     if not evaluation.quantile_readings:
-        return [(text, None) for text in built.answer(questions, *given)]
+        return [(text, ()) for text in built.answer(questions, *given)]
     ends = ((1 - evaluation.interval) / 2, (1 + evaluation.interval) / 2)
     texts, read = built.read(questions, *given, (*SPACED_LEVELS, *ends, 0.5))
     # Sorted, because rounding may cross two quantiles.
@@ -179,7 +179,7 @@ def _result(
         metrics[name] = math.nan if value is None else float(value)
     readings = evaluation.quantile_readings
     if readings:
-        read = Distributions(*map(np.array, zip(*(fields for _, fields in answered if fields), strict=True)))
+        read = Distributions(*map(np.array, zip(*(fields for _, fields in answered), strict=True)))
         metrics |= reading_scores(read, answers, readings, evaluation.interval, data.clip)
         if rated := [i for i, example in enumerate(examples) if example.ratings]:
             metrics["rater_crps"] = rater_crps(read.spaced[rated], [examples[i].ratings for i in rated])
