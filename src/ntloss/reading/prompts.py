@@ -396,14 +396,14 @@ def read_each(
                 batches.append(batch := [])
             batch.append(i)
     found: list[T | None] = [None] * len(prompts)
-    bar: Any = nullcontext()
+    bar: Any = None
     with suppress(ImportError):
         from tqdm.auto import tqdm
 
         bar = tqdm(
             total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
         )
-    with bar:
+    with nullcontext() if bar is None else bar:
         for index in batches:
             some, after = [prompts[i] for i in index], [endings[i] for i in index]
             try:
@@ -413,7 +413,7 @@ def read_each(
                 raise
             for i, reading in zip(index, readings, strict=True):
                 found[i] = reading
-            if hasattr(bar, "update"):
+            if bar is not None:
                 bar.update(len(index))
     return cast(list[T], found)
 
